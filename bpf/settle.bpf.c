@@ -18,9 +18,23 @@ struct {
 	__type(value, struct function);
 } functions SEC(".maps");
 
-static __always_inline int settle_at(void *flows, const struct function *f, const struct settle_key *k, __u8 verdict, __u64 now)
+static __always_inline bool same_rewrite(const struct rewrite *a, const struct rewrite *b)
+{
+	const __u32 *x = (const __u32 *)a, *y = (const __u32 *)b;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < sizeof(*a) / 4; i++) {
+		if (x[i] != y[i])
+			return false;
+	}
+	return true;
+}
+
+static __always_inline int settle_at(void *flows, const struct function *f, const struct settle_key *k, const struct settle_request *r, __u64 now)
 {
 	struct given *e = bpf_map_lookup_elem(flows, k);
+	__u8 verdict = r->verdict;
 	__u64 was;
 
 	if (!e || e->generation != f->generation || now - e->last > SETTLE_IDLE)
@@ -32,9 +46,22 @@ static __always_inline int settle_at(void *flows, const struct function *f, cons
 	}
 	if (now < was >> VERDICT_BITS)
 		return SETTLE_EARLY;
+	if (verdict == VERDICT_REWRITE && was & VERDICT_MASK) {
+		if ((was & VERDICT_MASK) == verdict && same_rewrite(&e->rewrite, &r->rewrite))
+			return 1;
+		take_back(e, 0); // a frame under way may be about to read the former rewrite
+		return SETTLE_EARLY;
+	}
 	if (!(was & VERDICT_MASK))
 		e->since = now;
-	return __sync_val_compare_and_swap(&e->state, was, (was & ~(__u64)VERDICT_MASK) | verdict) == was ? 1 : SETTLE_EARLY;
+	if (verdict == VERDICT_REWRITE)
+		e->rewrite = r->rewrite;
+	if (__sync_val_compare_and_swap(&e->state, was, (was & ~(__u64)VERDICT_MASK) | verdict) != was)
+		return SETTLE_EARLY;
+	if (bpf_map_lookup_elem(flows, k) == e)
+		return 1;
+	take_back(e, 0); // pushed out meanwhile: it is another flow's
+	return SETTLE_EARLY;
 }
 
 static __noinline long read_request(struct __sk_buff *skb, struct settle_request *r) { return bpf_skb_load_bytes(skb, 0, r, sizeof(*r)); }
@@ -48,7 +75,8 @@ SEC("tc") int settle(struct __sk_buff *skb)
 	void *flows;
 	__u32 fn;
 
-	if (read_request(skb, &r) || r.verdict > VERDICT_DROP)
+	if (read_request(skb, &r) || r.verdict > VERDICT_REWRITE ||
+	    (r.verdict == VERDICT_REWRITE && (!r.oneway || (r.key.proto != IPPROTO_TCP && r.key.proto != IPPROTO_UDP))))
 		return 0; // cannot be
 	fn = r.function;
 	flows = bpf_map_lookup_elem(&settled, &fn);
@@ -67,7 +95,7 @@ SEC("tc") int settle(struct __sk_buff *skb)
 		r.key.port = r.port[i & 1];
 		if (!r.key.port)
 			continue;
-		n = settle_at(flows, f, &r.key, r.verdict, now);
+		n = settle_at(flows, f, &r.key, &r, now);
 		answer = n == SETTLE_EARLY ? answer | SETTLE_EARLY : answer + n;
 	}
 	return answer;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
-// Flows that a function has settled pass it by, or are dropped before it. A frame that has no key goes to the function, always.
+// Flows that a function has settled pass it by, as they are or rewritten as it would, or are dropped before it. A frame that has no key goes to the function, always.
 #pragma once
 
 enum keyed {
@@ -77,6 +77,7 @@ static __always_inline int key_ipv4(struct __sk_buff *skb, __u32 off, bool odd, 
 
 	if (bpf_skb_load_bytes(skb, off, h, 20) || h[0] >> 4 != 4 || (h[6] & 0x1f) | h[7])
 		return UNKEYED; // cut short; a fragment, not the first
+	w->network = off;
 	k->family = SETTLE_V4;
 	k->proto = h[9];
 	k->src[0] = w->head[3];
@@ -103,6 +104,7 @@ static __always_inline int key_ipv6(struct __sk_buff *skb, __u32 off, bool odd, 
 
 	if (bpf_skb_load_bytes(skb, off, h, 40) || h[0] >> 4 != 6)
 		return UNKEYED;
+	w->network = off;
 	k->family = SETTLE_V6;
 	k->proto = h[6];
 	__builtin_memcpy(k->src, w->head + 2, 16);
@@ -203,6 +205,61 @@ static __always_inline bool same_macs(struct __sk_buff *skb, const struct given 
 	return !bpf_skb_load_bytes(skb, 0, macs, 12) && macs[0] == known[0] && macs[1] == known[1] && macs[2] == known[2];
 }
 
+// copied takes the rewrite of an entry for the frame under way. false: the verdict has changed meanwhile.
+static __always_inline bool copied(struct settle_work *w, const struct given *e, __u64 state)
+{
+	__u64 since = *(volatile __u64 *)&e->since;
+
+	w->rewrite = e->rewrite;
+	barrier();
+	return *(volatile __u64 *)&e->state == state && *(volatile __u64 *)&e->since == since;
+}
+
+// rewritten gives a frame the address and port that settle_works has for it; 0 done. Checksums are adjusted, so what came damaged stays so.
+__noinline int rewritten(struct __sk_buff *skb)
+{
+	__u32 zero = 0, end, upper, sum, flags = 0, i, *old;
+	struct settle_work *w = bpf_map_lookup_elem(&settle_works, &zero);
+	struct rewrite *r;
+	__u16 was, port;
+	bool v4;
+
+	if (!w)
+		return -1; // cannot be
+	r = &w->rewrite;
+	v4 = w->key.family == SETTLE_V4;
+	end = r->end & 1;
+	upper = w->network + (v4 ? 20 : 40);
+	sum = upper + 16;
+	if (w->key.proto == IPPROTO_UDP) {
+		sum = upper + 6;
+		flags = BPF_F_MARK_MANGLED_0; // 0 says that there is none
+	}
+	old = end ? w->key.dst : w->key.src;
+	was = bpf_htons(end ? w->key.dst_port : w->key.src_port);
+	port = bpf_htons(r->port);
+	if (bpf_l4_csum_replace(skb, sum, was, port, flags | 2))
+		return -1; // no memory; from here on the headers are the frame's own
+	for (i = 0; i < 4; i++) {
+		if (v4 && i)
+			break;
+		if (bpf_l4_csum_replace(skb, sum, old[i], r->addr[i], flags | BPF_F_PSEUDO_HDR | 4))
+			return -1;
+	}
+	if (v4) {
+		if (bpf_l3_csum_replace(skb, w->network + 10, old[0], r->addr[0], 4) ||
+		    bpf_skb_store_bytes(skb, w->network + 12 + 4 * end, r->addr, 4, BPF_F_INVALIDATE_HASH))
+			return -1;
+	} else if (bpf_skb_store_bytes(skb, w->network + 8 + 16 * end, r->addr, 16, BPF_F_INVALIDATE_HASH)) {
+		return -1;
+	}
+	if (bpf_skb_store_bytes(skb, upper + 2 * end, &port, 2, 0))
+		return -1;
+	if ((r->mac[0] | r->mac[1] | r->mac[2] | r->mac[3] | r->mac[4] | r->mac[5]) && bpf_skb_store_bytes(skb, 0, r->mac, 6, 0))
+		return -1;
+	return 0;
+}
+
 // judged: what becomes of a frame that is about to enter a function that is up. The low byte of the answer is how far the frame's key is known, to
 // be given to the next such function, the next one the verdict: VERDICT_NONE, the function gets it. Then the flow is known to have been given to it.
 __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
@@ -214,6 +271,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	struct function *f;
 	struct port *p;
 	void *flows;
+	__u64 state;
 
 	p = bpf_map_lookup_elem(&slots, &slot);
 	work = bpf_map_lookup_elem(&settle_works, &at);
@@ -263,5 +321,8 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 		e->last = work->now;
 	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST)
 		take_back(e, 0);
-	return keyed | (e->state & VERDICT_MASK) << 8;
+	state = *(volatile __u64 *)&e->state;
+	if ((state & VERDICT_MASK) == VERDICT_REWRITE && !copied(work, e, state))
+		return keyed;
+	return keyed | (state & VERDICT_MASK) << 8;
 }

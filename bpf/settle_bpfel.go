@@ -13,6 +13,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type SettleRewrite struct {
+	_    structs.HostLayout
+	End  uint16
+	Port uint16
+	Mac  [6]uint8
+	Pad  uint16
+	Addr [4]uint32
+}
+
 type SettleSettleKey struct {
 	_       structs.HostLayout
 	Port    uint16
@@ -34,8 +43,8 @@ type SettleSettleRequest struct {
 	Function uint16
 	Verdict  uint8
 	Oneway   uint8
-	Pad      [2]uint8
-	_        [2]byte
+	Pad      [4]uint8
+	Rewrite  SettleRewrite
 }
 
 // Names of all BPF objects in the ELF.

@@ -205,7 +205,13 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 				count_drop(target, s);
 				return TC_ACT_SHOT;
 			}
-			if (verdict == VERDICT_PASS) {
+			if (verdict == VERDICT_REWRITE && rewritten(skb)) {
+				count_drop(target, s);
+				return TC_ACT_SHOT; // no memory
+			}
+			if (verdict != VERDICT_NONE) {
+				if (verdict == VERDICT_REWRITE)
+					w->keyed = 0; // it has another key now
 				w->slot = to->opposite;
 				w->stage = STAGE_INGRESS;
 				return GO_ON;

@@ -191,7 +191,7 @@ struct settle_key {
 	__u32 dst[4];
 };
 
-enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_MASK = 3 };
+enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_REWRITE = 3, VERDICT_MASK = 3 };
 
 #define VERDICT_BITS 8 // a byte, so that it can be written by itself
 
@@ -201,6 +201,17 @@ enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_MAS
 #define SETTLE_MOST 286102  // 300 s: a verdict is taken back at this age
 #define SETTLE_BAR 191	    // 200 ms: after a SYN a verdict may still be about the former connection
 
+enum rewrite_end { REWRITE_SOURCE = 0, REWRITE_TARGET = 1 };
+
+// rewrite is how a frame of TCP or UDP comes out of the function: one end has another address and port.
+struct rewrite {
+	__u16 end;  // enum rewrite_end
+	__u16 port; // as keys have it
+	__u8 mac[6]; // of the destination from now on; 0: as it was
+	__u16 pad;
+	__u32 addr[4]; // as keys have it
+};
+
 // given is a flow that was given to a function, and what the function said of it.
 struct given {
 	__u64 state; // verdict, and above it (VERDICT_BITS) the tick before which none is taken
@@ -208,6 +219,8 @@ struct given {
 	__u64 last;  // its last frame
 	__u32 generation;
 	__u8 macs[12]; // of the frame that was given: a verdict is about frames between these two
+	struct rewrite rewrite; // VERDICT_REWRITE: written while there is no verdict
+	__u32 pad;
 };
 
 // settle_work is where the programs work on the frame under way: their stack is short.
@@ -216,8 +229,10 @@ struct settle_work {
 	__u32 head[10];
 	__u32 macs[3];
 	__u16 opposite; // slot of the function's other port
+	__u16 network;	// where the IP header of a frame with a key begins
 	__u64 now, until;
 	struct given fresh;
+	struct rewrite rewrite; // VERDICT_REWRITE: of the frame
 };
 
 // settle_request is what user space runs the program settle with, as a frame.
@@ -227,8 +242,9 @@ struct settle_request {
 	__u16 port[2];	       // of the function; 0 none
 	__u16 function;
 	__u8 verdict;
-	__u8 oneway; // 1: not the reverse direction
-	__u8 pad[2];
+	__u8 oneway; // 1: not the reverse direction; always of VERDICT_REWRITE
+	__u8 pad[4];
+	struct rewrite rewrite;
 };
 
 #define SETTLE_EARLY 256 // in the program's answer, beside how many entries there are: some is barred

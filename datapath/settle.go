@@ -22,8 +22,8 @@ var (
 
 // Settler is a switch on which functions can settle flows: one whose Abilities say Settles.
 type Settler interface {
-	// SettleFlow carries out what a function says of a flow that the switch has given to it: its frames pass the function by, are dropped before it, or
-	// are given to it again. It returns how many entries have the verdict now, one a direction and port where the flow was met.
+	// SettleFlow carries out what a function says of a flow that the switch has given to it: its frames pass the function by, as they are or rewritten, are
+	// dropped before it, or are given to it again. It returns how many entries have the verdict now, one a direction and port where the flow was met.
 	// Errors: ErrNotFound (no such function), ErrSettlesNothing, ErrNotGiven, ErrEarly, ErrFull.
 	//
 	// A verdict holds until the flow is idle for a minute or the verdict is 5 minutes old; until a TCP connection begins or ends, in both directions;
@@ -43,6 +43,13 @@ const (
 	Discard                // drop them before the function
 )
 
+// Rewrite is how a flow's frames come out of the function: with another address and port at one end. Checksums are adjusted, not computed.
+type Rewrite struct {
+	Target bool // the destination's; else the source's
+	To     netip.AddrPort
+	MAC    [6]byte // of the destination from now on; zero: as it was
+}
+
 // Settlement is a function's word about a flow.
 type Settlement struct {
 	Verdict Verdict
@@ -50,6 +57,8 @@ type Settlement struct {
 	OneWay  bool // not the flow's reverse
 	// At is the function's port, "in" or "out", at which frames have to enter it for the verdict to hold for them. Empty: any port.
 	At string
+	// Rewrite of frames that pass: of a flow of TCP or UDP, OneWay. nil: they pass as they are.
+	Rewrite *Rewrite
 	// Heard is when it was said. One that is carried out later than SettleWithin after that is refused with ErrEarly, as it may be about a former connection of
 	// the same ports. Zero: whenever.
 	Heard time.Time
@@ -74,6 +83,23 @@ type Flow struct {
 
 // NoVLAN is the VLAN of untagged frames.
 const NoVLAN = 0xffff
+
+// Check says what no flow can have, and what no switch carries out.
+func (s Settlement) Check() error {
+	r := s.Rewrite
+	switch {
+	case r == nil:
+	case s.Verdict != Pass || !s.OneWay:
+		return errors.New("a rewrite belongs to pass, and to one direction")
+	case s.Flow.Protocol != unix.IPPROTO_TCP && s.Flow.Protocol != unix.IPPROTO_UDP:
+		return errors.New("a rewrite: want a flow of tcp or udp")
+	case !r.To.IsValid() || r.To.Addr().Zone() != "" || r.To.Addr().Is4() != s.Flow.Src.Addr().Is4() || r.To.Addr().Is4In6():
+		return errors.New("a rewrite: want an address of the flow's family, and a port")
+	case r.MAC[0]&1 != 0:
+		return errors.New("a rewrite: want the MAC address of one station")
+	}
+	return s.Flow.Check()
+}
 
 // Check says what no frame can have.
 func (f Flow) Check() error {

@@ -1,8 +1,10 @@
 package settle
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,7 +16,7 @@ import (
 
 // Usage is the form of a line, for people.
 const Usage = "want pass, drop or judge, then tcp or udp with two addresses and ports (10.9.0.1:4000 10.9.0.2:80, [fd57::1]:4000 [fd57::2]:80) or " +
-	"icmp with two addresses and id N, then perhaps vlan N, oneway, and at in or at out; or reset"
+	"icmp with two addresses and id N, then perhaps vlan N, oneway, at in or at out, and of pass oneway rewrite src or rewrite dst with an address and port, and mac with that of the destination; or reset"
 
 var verdicts = map[string]datapath.Verdict{"pass": datapath.Pass, "drop": datapath.Discard, "judge": datapath.Judge}
 
@@ -51,7 +53,7 @@ func Parse(line string) (s datapath.Settlement, reset bool, err error) {
 	if err := options(&s, rest); err != nil {
 		return s, false, err
 	}
-	return s, false, s.Flow.Check()
+	return s, false, s.Check()
 }
 
 // echo reads "SRC DST id N".
@@ -87,6 +89,18 @@ func options(s *datapath.Settlement, words []string) error {
 				return fmt.Errorf("at %q: want a port, in or out", words[1])
 			}
 			s.At, words = words[1], words[2:]
+		case words[0] == "rewrite" && len(words) > 2:
+			to, err := netip.ParseAddrPort(words[2])
+			if words[1] != "src" && words[1] != "dst" || err != nil {
+				return fmt.Errorf("rewrite %s %q: want src or dst, and an address with a port", words[1], words[2])
+			}
+			s.Rewrite, words = &datapath.Rewrite{Target: words[1] == "dst", To: to}, words[3:]
+		case words[0] == "mac" && len(words) > 1 && s.Rewrite != nil:
+			mac, err := net.ParseMAC(words[1])
+			if err != nil || len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
+				return fmt.Errorf("mac %q: want that of one station", words[1])
+			}
+			s.Rewrite.MAC, words = [6]byte(mac), words[2:]
 		case words[0] == "vlan" && len(words) > 1:
 			id, err := strconv.ParseUint(words[1], 10, 12)
 			if err != nil {

@@ -30,6 +30,7 @@ type balancer struct {
 	pieces   map[netip.Addr]int // of parts, by client
 	count    counters
 	send     func(nf.Dir, nf.Frame)
+	settle   func(nf.Dir, []byte, nf.Rewrite) // the switch does the same with the further frames of a flow
 	// ours takes what is to a virtual address and of no service, and ARP and neighbour discovery at in. mine: it goes no further. nil: nobody does.
 	ours func(frame []byte, incomplete bool) (mine bool)
 	// own is the same at out, for the function's own addresses.
@@ -101,7 +102,8 @@ const (
 )
 
 func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
-	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send}
+	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send,
+		settle: func(nf.Dir, []byte, nf.Rewrite) {}}
 	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
 		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, check: s.Check}
@@ -217,11 +219,12 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		b.errorUp(p, f, &q)
 		return true
 	}
-	m := member{}
+	m, settles := member{}, false
 	if p.Part == nf.Later {
 		m = b.parts[partOf(nf.Up, p)].member
 	} else if v := b.at[place{p.Proto, netip.AddrPortFrom(p.Dst, p.DstPort)}]; v != nil && p.SrcPort != 0 {
-		m = member{v, b.choose(v, p, now)}
+		c := b.choose(v, p, now)
+		m, settles = member{v, c.target}, c.settles(nf.Up, p)
 		b.remember(nf.Up, p, m, now)
 	}
 	if m.s == nil {
@@ -241,11 +244,14 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	copy(c.Data, mac[:])
 	b.count.up++
 	b.send(nf.Up, c)
+	if settles {
+		b.settle(nf.Up, f.Data, nf.Rewrite{End: nf.Target, To: to.at, MAC: *mac})
+	}
 	return true
 }
 
-// choose the target of a packet of a client.
-func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) uint8 {
+// choose the connection of a packet of a client, and with it the target.
+func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) *connection {
 	k := key{v.index, netip.AddrPortFrom(p.Src, p.SrcPort)}
 	begins := p.Proto == nf.TCP && p.Flags&(nf.SYN|nf.ACK) == nf.SYN
 	c := b.table.find(k, now)
@@ -267,7 +273,7 @@ func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) uint8 {
 	}
 	c.guessed = false
 	b.advance(c, p, now)
-	return c.target
+	return c
 }
 
 func (v *virtual) hash(client netip.AddrPort) uint64 {
@@ -308,12 +314,12 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	if q, ok := p.Quote(f.Data); ok {
 		return b.errorDown(p, f, &q)
 	}
-	m := member{}
+	m, settles := member{}, false
 	if p.Part == nf.Later {
 		m = b.parts[partOf(nf.Down, p)].member
 	} else if m = b.from[place{p.Proto, netip.AddrPortFrom(p.Src, p.SrcPort)}]; m.s != nil {
 		b.remember(nf.Down, p, m, now)
-		b.answered(m, p, now)
+		settles = b.answered(m, p, now)
 	}
 	if m.s == nil {
 		return false
@@ -322,11 +328,14 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	p.Rewrite(c.Data, nf.Source, m.s.place.at, f.ChecksumMissing())
 	b.count.down++
 	b.send(nf.Down, c)
+	if settles {
+		b.settle(nf.Down, f.Data, nf.Rewrite{End: nf.Source, To: m.s.place.at})
+	}
 	return true
 }
 
-// answered notes that a target has spoken. A connection that is older than this instance becomes known by that.
-func (b *balancer) answered(m member, p *nf.Packet, now time.Time) {
+// answered notes that a target has spoken. A connection that is older than this instance becomes known by that. settles: see connection.settles.
+func (b *balancer) answered(m member, p *nf.Packet, now time.Time) (settles bool) {
 	k := key{m.s.index, netip.AddrPortFrom(p.Dst, p.DstPort)}
 	c := b.table.all[k]
 	if c == nil && p.Proto == nf.TCP && p.Flags&(nf.SYN|nf.RST|nf.FIN) == 0 && station.Single(p.Dst) && p.DstPort != 0 {
@@ -334,12 +343,13 @@ func (b *balancer) answered(m member, p *nf.Packet, now time.Time) {
 		c.guessed = true
 	}
 	if c == nil || c.target != m.index {
-		return
+		return false
 	}
 	c.answered = true
 	if p.Proto == nf.TCP && p.Flags&nf.RST != 0 {
 		b.table.touch(c, closing, now)
 	}
+	return c.settles(nf.Down, p)
 }
 
 // errorUp takes an ICMP error of a client, or of a router on the way to it, about a packet of the virtual address.

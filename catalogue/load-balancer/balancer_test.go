@@ -498,3 +498,48 @@ func TestParseConfig(t *testing.T) {
 		}
 	}
 }
+
+// An open connection is rewritten by the switch behind its first packets, each direction for itself, and nothing else is.
+func TestOpenConnectionsAreSettled(t *testing.T) {
+	l := newLab(t, `{"services": {"web": {"address": "10.9.0.100", "protocol": "tcp", "port": 80, "targets": [{"address": "10.9.0.2", "port": 8080, "mac": "02:00:00:00:00:99"}]},
+		"udp": {"address": "10.9.0.100", "protocol": "udp", "port": 53, "targets": [{"address": "10.9.0.2", "port": 53, "mac": "02:00:00:00:00:99"}]}}}`)
+	var said []string
+	l.settle = func(d nf.Dir, _ []byte, r nf.Rewrite) {
+		said = append(said, fmt.Sprintf("%s %s %s %s", d, map[nf.End]string{nf.Source: "src", nf.Target: "dst"}[r.End], r.To, net.HardwareAddr(r.MAC[:])))
+	}
+	give := func(d nf.Dir, n int, text string) string {
+		t.Helper()
+		said = nil
+		for range n {
+			if l.give(d, packet(t, text, nil)) == nil {
+				t.Fatalf("%s does not come out", text)
+			}
+		}
+		return strings.Join(said, "; ")
+	}
+	const up, down = "tcp 10.9.0.1:1000 10.9.0.100:80 ", "tcp 10.9.0.2:8080 10.9.0.1:1000 "
+	for _, tt := range []struct {
+		what string
+		d    nf.Dir
+		n    int
+		text string
+		want string
+	}{
+		{"a beginning", nf.Up, 20, up + "syn", ""},
+		{"its answer", nf.Down, 20, down + "syn ack", ""},
+		{"the client", nf.Up, settleAfter, up + "ack", ""},
+		{"the client once more", nf.Up, 1, up + "ack", "up dst 10.9.0.2:8080 02:00:00:00:00:99"},
+		{"the target", nf.Down, settleAfter, down + "ack", ""},
+		{"the target once more", nf.Down, 1, down + "ack", "down src 10.9.0.100:80 00:00:00:00:00:00"},
+		{"the end", nf.Up, 1, up + "fin ack", ""},
+		{"behind it", nf.Down, 20, down + "ack", ""},
+		{"a datagram", nf.Up, 20, "udp 10.9.0.1:1000 10.9.0.100:53", ""},
+		{"its answer", nf.Down, 20, "udp 10.9.0.2:53 10.9.0.1:1000", ""},
+		{"a datagram again", nf.Up, 20, "udp 10.9.0.1:1000 10.9.0.100:53", ""},
+		{"a connection that is known from its target alone", nf.Down, 20, "tcp 10.9.0.2:8080 10.9.0.1:1001 ack", ""},
+	} {
+		if got := give(tt.d, tt.n, tt.text); got != tt.want {
+			t.Errorf("%s: the switch is told %q, want %q", tt.what, got, tt.want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,7 +19,13 @@ import (
 )
 
 func main() {
-	nf.Main("load-balancer", 50, func(ctx context.Context, s nf.Start) error { return (&function{log: s.Log}).run(ctx, s) })
+	settle := flag.String("settle", nf.SettleFile, "socket to settle flows at, if it exists")
+	nf.Main("load-balancer", 50, func(ctx context.Context, s nf.Start) error {
+		l := &function{log: s.Log, settler: nf.NewSettler(*settle, s.Log)}
+		defer l.settler.Close()
+		l.settler.Reset() // of a former process
+		return l.run(ctx, s)
+	})
 }
 
 // function is what surrounds a balancer.
@@ -27,6 +34,7 @@ type function struct {
 	cfg      config
 	balancer *balancer
 	frames   *nf.Frames
+	settler  *nf.Settler
 	front    *station.Station // at in: it has the virtual addresses
 	watch    *targets.Watch   // at out; nil: no target is tried or looked for
 	late     sync.Mutex       // what is sent when the loop has ended comes from several goroutines
@@ -60,7 +68,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 		return err
 	}
 	defer l.frames.Close()
-	b.send = l.frames.Send
+	b.send, b.settle = l.frames.Send, l.settler.RewriteAt
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -152,7 +160,11 @@ func (l *function) seek(ctx context.Context) {
 		for _, v := range l.balancer.services {
 			for _, m := range v.members {
 				if !m.fixed {
-					l.watch.Find(m.at.Addr(), func(mac [6]byte) { m.mac.Store(&mac) })
+					l.watch.Find(m.at.Addr(), func(mac [6]byte) {
+						if was := m.mac.Swap(&mac); was != nil && *was != mac {
+							l.settler.Reset() // its connections are settled to where it was
+						}
+					})
 				}
 			}
 		}
@@ -177,7 +189,7 @@ func (l *function) report() {
 	l.frames.Do(func() {
 		b, c := l.balancer, l.frames.Counters()
 		l.log.Info("counter", "connections", len(b.table.all), "stations", len(b.table.owners), "evicted", b.table.evicted, "opening evicted", b.table.crowded, "up", b.count.up, "down", b.count.down,
-			"passed", b.count.passed, "malformed", b.count.malformed, "direct", b.count.direct, "target not found", b.count.unplaced, "missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
+			"passed", b.count.passed, "malformed", b.count.malformed, "direct", b.count.direct, "target not found", b.count.unplaced, "settled", l.settler.Counters().Settled, "missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
 		for _, v := range b.services {
 			n := make([]int, len(v.members))
 			for _, c := range b.table.all {

@@ -83,12 +83,12 @@ func TestATargetTakesNoConnectionsOfOthers(t *testing.T) {
 		b.answered(member{v, other}, &nf.Packet{Proto: nf.TCP, Dst: client.Addr(), DstPort: client.Port(), Flags: nf.ACK}, now)
 		if port%2 == 0 { // an old connection
 			up.Flags = nf.ACK
-			if got := b.choose(v, up, now); got != other {
+			if got := b.choose(v, up, now).target; got != other {
 				t.Errorf("%s: an old connection goes to %d: want %d, which has spoken", client, got, other)
 			}
 			continue
 		}
-		if got := b.choose(v, up, now); got != own {
+		if got := b.choose(v, up, now).target; got != own {
 			t.Errorf("%s: a new connection goes to %d, which has taken it: want %d", client, got, own)
 		}
 	}

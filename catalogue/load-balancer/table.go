@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/nf/station"
 )
 
@@ -36,9 +37,26 @@ type connection struct {
 	answered bool
 	guessed  bool // from what a target sent: its client has not spoken
 	used     time.Time
+	seen     [2]uint8 // packets while it is open, by direction, up to settleAfter
 	owner    *owner
 	inPhase  *list.Element
 	inOwner  *list.Element
+}
+
+// settleAfter packets in a direction the switch is told of it: a short exchange is not worth a word.
+const settleAfter = 8
+
+// settles tells whether the switch can rewrite the further packets in the direction of this one, which belongs to the connection: it keeps its target as long as
+// it is open, and the function sees what ends it. Of datagrams it sees each, as their target may go down.
+func (c *connection) settles(d nf.Dir, p *nf.Packet) bool {
+	if c.phase != open || c.guessed || p.Part != nf.Whole {
+		return false
+	}
+	if c.seen[d] < settleAfter {
+		c.seen[d]++
+		return false
+	}
+	return true
 }
 
 // owner is a station with connections, the least recently used one first.

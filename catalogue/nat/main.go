@@ -62,7 +62,7 @@ func (p *program) run(ctx context.Context) error {
 
 func (p *program) translator(cfg *config) *translator {
 	t := newTranslator(cfg, time.Now, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
-	t.settle = p.settler.PassAt
+	t.settler = p.settler
 	return t
 }
 
@@ -128,7 +128,7 @@ func (p *program) numbers(n *nf.Numbers) {
 		t := p.t
 		n.Gauge("nat_sessions", "Sessions in the table.", float64(len(t.table.inner)))
 		n.Gauge("nat_sessions_max", "Sessions for which there is room.", maxSessions)
-		n.Counter("nat_settled_total", "Directions of flows that are not translated and were settled.", float64(p.settler.Counters().Settled))
+		n.Counter("nat_settled_total", "Directions of flows that were settled.", float64(p.settler.Counters().Settled))
 		n.Counter("nat_sessions_refused_total", "Sessions for which there was no room.", float64(t.table.full))
 		for d, name := range map[nf.Dir]string{nf.Up: "up", nf.Down: "down"} {
 			n.Counter("nat_translated_packets_total", "Packets that were translated.", float64(t.count.translated[d]), "direction", name)

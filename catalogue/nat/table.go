@@ -54,6 +54,9 @@ type session struct {
 	first    uint32 // sequence number of the client's SYN
 	gone     bool
 	at       int // in the table's list
+
+	seenOf  [2]uint8 // packets, by direction, up to settleAfter
+	settled [2]bool  // by direction: the switch may translate the further packets, without telling
 }
 
 // reset says how sure it is that a reset has ended a connection.
@@ -97,6 +100,9 @@ const (
 	silentOpening     = 4 * time.Minute
 	silentEstablished = 2*time.Hour + 4*time.Minute
 	silentClosed      = 10 * time.Second
+
+	settleAfter  = 8               // packets in a direction: a question and its answer are not worth a word
+	settledLasts = 5 * time.Minute // the switch then gives the session's next packet to the function
 )
 
 // table of sessions.
@@ -371,14 +377,64 @@ func (s *session) noteReset(p *nf.Packet) {
 // closed by both ends, or by a reset.
 func (s *session) closed() bool { return s.reset == sure || s.ended[nf.Up] && s.ended[nf.Down] }
 
-// lasts is how long a session may be silent.
+// settles tells whether the switch can translate the further packets in the direction of this one, which belongs to the session: of a TCP connection that is
+// established, and of UDP but queries of names. What was begun at out is not settled before it is proven, as it may have to make room.
+func (s *session) settles(d nf.Dir, p *nf.Packet) bool {
+	if p.Part != nf.Whole || s.unproven {
+		return false
+	}
+	switch s.inner.proto {
+	case nf.TCP:
+		if !s.established() {
+			return false
+		}
+	case nf.UDP:
+		if s.inner.remote.Port() == 53 {
+			return false
+		}
+	default:
+		return false
+	}
+	if s.seenOf[d] < settleAfter {
+		s.seenOf[d]++
+		return false
+	}
+	s.settled[d] = true
+	return true
+}
+
+// flow is what the session is to the switch where packets in a direction enter.
+func (s *session) flow(d nf.Dir) nf.Flow {
+	f := nf.Flow{Proto: s.inner.proto, Src: s.inner.client, Dst: s.inner.remote, VLAN: nf.NoVLAN}
+	if d == nf.Down {
+		f.Src, f.Dst = s.inner.remote, s.pool
+	}
+	if id := s.inner.tags[0]; id != 0 {
+		f.VLAN = int(id)
+	}
+	return f
+}
+
+// established TCP connection.
+func (s *session) established() bool {
+	return s.heard[nf.Up] && s.heard[nf.Down] && !s.ended[nf.Up] && !s.ended[nf.Down] && s.reset == none
+}
+
+// lasts is how long a session may be silent: longer where the switch may translate its packets.
 func (s *session) lasts() time.Duration {
+	if (s.settled[nf.Up] || s.settled[nf.Down]) && !s.closed() {
+		return s.silence() + settledLasts
+	}
+	return s.silence()
+}
+
+func (s *session) silence() time.Duration {
 	switch s.inner.proto {
 	case nf.TCP:
 		switch {
 		case s.closed():
 			return silentClosed
-		case s.heard[nf.Up] && s.heard[nf.Down] && !s.ended[nf.Up] && !s.ended[nf.Down] && s.reset == none:
+		case s.established():
 			return silentEstablished
 		}
 		return silentOpening

@@ -14,7 +14,7 @@ type translator struct {
 	cfg      *config
 	table    *table
 	send     func(nf.Dir, nf.Frame)
-	settle   func(nf.Dir, []byte) // the flow of a frame passes as it is, always
+	settler  settler
 	now      func() time.Time
 	parts    map[part]remembered
 	pieces   map[netip.Addr]int // packets in pieces, by client
@@ -24,6 +24,20 @@ type translator struct {
 	asked    map[station]time.Time
 	count    counters
 }
+
+// settler tells the switch what it can do by itself: an nf.Settler.
+type settler interface {
+	PassAt(d nf.Dir, frame []byte)
+	RewriteAt(d nf.Dir, frame []byte, r nf.Rewrite)
+	JudgeFlowAt(d nf.Dir, f nf.Flow)
+}
+
+// silent tells nobody.
+type silent struct{}
+
+func (silent) PassAt(nf.Dir, []byte)                {}
+func (silent) RewriteAt(nf.Dir, []byte, nf.Rewrite) {}
+func (silent) JudgeFlowAt(nf.Dir, nf.Flow)          {}
 
 // counters of frames.
 type counters struct {
@@ -62,7 +76,7 @@ const (
 )
 
 func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
-	t := &translator{cfg: cfg, table: newTable(cfg), send: send, settle: func(nf.Dir, []byte) {}, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, settler: silent{}, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
 		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
 	for _, a := range cfg.Pool {
 		t.pool[a] = true
@@ -109,7 +123,7 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 	}
 	t.count.passed[d]++
 	if t.untouched(d, &p) {
-		t.settle(d, f.Data)
+		t.settler.PassAt(d, f.Data)
 	}
 	return nf.Pass
 }
@@ -190,8 +204,14 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		if p.Part != nf.Later {
 			s.note(nf.Up, p, now)
 		}
+		if s.mac != mac && s.settled[nf.Down] { // to where the client was
+			t.settler.JudgeFlowAt(nf.Down, s.flow(nf.Down))
+		}
 		t.table.met(s, mac)
 		t.learn(p.Tags, p.Src, mac)
+		if s.settles(nf.Up, p) {
+			t.settler.RewriteAt(nf.Up, f.Data, nf.Rewrite{End: nf.Source, To: s.pool})
+		}
 	}
 	t.count.translated[nf.Up]++
 	t.send(nf.Up, c)
@@ -266,12 +286,29 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		p.Rewrite(c.Data, nf.Target, s.inner.client, f.ChecksumMissing())
 		if p.Part != nf.Later {
 			s.note(nf.Down, p, now)
+			t.reset(s, p)
+		}
+		if s.settles(nf.Down, p) {
+			r := nf.Rewrite{End: nf.Target, To: s.inner.client}
+			if !bytes.Equal(f.Data[:6], s.mac[:]) {
+				r.MAC = s.mac
+			}
+			t.settler.RewriteAt(nf.Down, f.Data, r)
 		}
 	}
 	copy(c.Data, s.mac[:])
 	t.count.translated[nf.Down]++
 	t.send(nf.Down, c)
 	return true
+}
+
+// reset takes note of one from out in a connection that the switch translates: what the client acknowledged last is not known then. If it goes on, the reset was forged.
+func (t *translator) reset(s *session, p *nf.Packet) {
+	if p.Proto == nf.TCP && p.Flags&nf.RST != 0 && s.settled[nf.Up] {
+		s.reset = max(s.reset, likely)
+		s.settled[nf.Up], s.seenOf[nf.Up] = false, 0
+		t.settler.JudgeFlowAt(nf.Up, s.flow(nf.Up))
+	}
 }
 
 func partOf(d nf.Dir, p *nf.Packet, frame []byte) part {

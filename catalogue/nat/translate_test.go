@@ -841,6 +841,102 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
+// told is what the switch is told.
+type told struct {
+	pass  func(nf.Dir)
+	lines []string // of rewrites and what is taken back, each when it changes
+}
+
+func (s *told) PassAt(d nf.Dir, _ []byte) {
+	if s.pass != nil {
+		s.pass(d)
+	}
+}
+
+func (s *told) say(text string) {
+	if n := len(s.lines); n == 0 || s.lines[n-1] != text {
+		s.lines = append(s.lines, text)
+	}
+}
+
+func (s *told) RewriteAt(d nf.Dir, frame []byte, r nf.Rewrite) {
+	s.say(fmt.Sprintf("%s %s: %s %s %s", d, says(frame), map[nf.End]string{nf.Source: "src", nf.Target: "dst"}[r.End], r.To, net.HardwareAddr(r.MAC[:])))
+}
+
+func (s *told) JudgeFlowAt(d nf.Dir, f nf.Flow) {
+	s.say(fmt.Sprintf("judge %s %s %s %d", d, f.Src, f.Dst, f.VLAN))
+}
+
+// take what was said.
+func (s *told) take() string {
+	defer func() { s.lines = nil }()
+	return strings.Join(s.lines, "; ")
+}
+
+// What the function translates the switch is told to translate in the same way, as soon as that is worth it, each direction for itself.
+func TestTranslatedFlowsAreSettled(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "udp", "port": 7000, "to": "10.0.0.9:7000"}]}`)
+	told := &told{}
+	l.settler = told
+	give := func(d nf.Dir, n int, text string, vlans ...uint16) string {
+		t.Helper()
+		for range n {
+			if l.give(d, packet(t, text, []byte("data"), vlans...)) == nil {
+				t.Fatalf("%s does not come out", text)
+			}
+		}
+		return told.take()
+	}
+	check := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: the switch is told %q, want %q", what, got, want)
+		}
+	}
+	const up, down = "tcp 10.0.0.1:1000 198.51.100.1:80 ", "tcp 198.51.100.1:80 192.0.2.1:1000 "
+	const client = "02:00:00:00:00:01" // down packets are made with its address as their source, so their destination is another
+	const upTold, downTold = "up tcp 10.0.0.1:1000 198.51.100.1:80: src 192.0.2.1:1000 00:00:00:00:00:00", "down tcp 198.51.100.1:80 192.0.2.1:1000: dst 10.0.0.1:1000 " + client
+	check("half a connection", give(nf.Up, 20, up+"ack"), "")
+	check("the other half", give(nf.Down, settleAfter, down+"ack"), "")
+	check("a packet more", give(nf.Down, 1, down+"ack"), downTold)
+	check("the client's", give(nf.Up, settleAfter, up+"ack"), "")
+	check("one more of the client", give(nf.Up, 1, up+"ack"), upTold)
+	s := l.table.inner[inner{nf.TCP, tags{}, netip.MustParseAddrPort("10.0.0.1:1000"), netip.MustParseAddrPort("198.51.100.1:80")}]
+	if got, want := s.lasts(), silentEstablished+settledLasts; got != want {
+		t.Errorf("a settled connection lasts %s, want %s", got, want)
+	}
+	check("a reset", give(nf.Down, 1, down+"rst seq=7777"), "judge up 10.0.0.1:1000 198.51.100.1:80 -1")
+	if s.established() || s.reset != likely {
+		t.Error("a reset whose number cannot be known counts for nothing")
+	}
+	check("the client after a forged reset", give(nf.Up, settleAfter+1, up+"ack"), upTold)
+	if s.reset != none {
+		t.Error("the client went on: the reset was forged")
+	}
+	moved := packet(t, up+"ack", nil)
+	moved[11] = 9 // its source is another
+	l.give(nf.Up, moved)
+	check("a client with another MAC address", told.take(), "judge down 198.51.100.1:80 192.0.2.1:1000 -1; "+upTold)
+	check("the client's end, where it was before", give(nf.Up, 3, up+"fin ack"), "judge down 198.51.100.1:80 192.0.2.1:1000 -1")
+	check("behind it", give(nf.Down, 20, down+"ack"), "")
+	give(nf.Down, 1, down+"fin ack seq=50")
+	give(nf.Up, 1, up+"ack ack=55")
+	if got := s.lasts(); got != silentClosed {
+		t.Errorf("a closed connection lasts %s, want %s", got, silentClosed)
+	}
+
+	check("datagrams in a VLAN", give(nf.Up, settleAfter+1, "udp 10.0.0.2:5 198.51.100.1:6", 7), "up udp 10.0.0.2:5 198.51.100.1:6: src 192.0.2.1:5 00:00:00:00:00:00")
+	v := l.table.inner[inner{nf.UDP, tags{7}, netip.MustParseAddrPort("10.0.0.2:5"), netip.MustParseAddrPort("198.51.100.1:6")}]
+	if got := v.flow(nf.Down); got.VLAN != 7 || got.Src != v.inner.remote || got.Dst != v.pool {
+		t.Errorf("at out the session is %+v to the switch", got)
+	}
+	check("queries", give(nf.Up, 30, "udp 10.0.0.2:5 198.51.100.1:53"), "")
+	check("echo", give(nf.Up, 30, "ping 10.0.0.2:5 198.51.100.1:0"), "")
+	l.give(nf.Up, packet(t, "udp 10.0.0.9:7000 198.51.100.9:1", nil)) // its place is known now
+	check("what begins at out is not proven", give(nf.Down, 30, "udp 198.51.100.2:1 192.0.2.1:7000"), "")
+	check("nor is its answer", give(nf.Up, 30, "udp 10.0.0.9:7000 198.51.100.2:1"), "")
+}
+
 // What is settled passes as it is, whatever the frame's MAC addresses are: the switch knows a flow by IP, and gives it to us no more.
 func TestOnlyWhatIsNeverTranslatedIsSettled(t *testing.T) {
 	l := newLab(t, `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "tcp", "port": 80, "to": "10.0.0.9:80"}]}`)
@@ -850,7 +946,9 @@ func TestOnlyWhatIsNeverTranslatedIsSettled(t *testing.T) {
 	}
 	settled := map[flow]bool{}
 	var now flow
-	l.settle = func(d nf.Dir, _ []byte) {
+	told := &told{}
+	l.settler = told
+	told.pass = func(d nf.Dir) {
 		if now.d != d {
 			t.Errorf("%+v is settled in direction %s", now, d)
 		}

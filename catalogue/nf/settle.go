@@ -21,7 +21,8 @@ const SettleFile = "/run/weir/settle.sock"
 // its work beside the frames: no method blocks. What it cannot say now it forgets, since the function goes on getting the flow's frames, and says it again.
 // Where the platform takes no verdicts nothing happens.
 //
-// A function that hands frames on otherwise than as they came must not settle their flow. One that changes its rules calls Reset afterwards.
+// A function that hands frames on otherwise than as they came must not settle their flow, but by RewriteAt if an address and a port is all that it changes.
+// One that changes its rules calls Reset afterwards.
 type Settler struct {
 	path string
 	log  *slog.Logger
@@ -104,6 +105,29 @@ func (s *Settler) PassAt(d Dir, frame []byte) {
 	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
 		f.flags = 0
 		s.sayOf(f, "pass", onlyAt(d), time.Now())
+	}
+}
+
+// Rewrite is how a function hands a flow's frames on: with another address and port at one end.
+type Rewrite struct {
+	End End
+	To  netip.AddrPort
+	MAC [6]byte // of the destination from now on; zero: as it was
+}
+
+func (r Rewrite) words() string {
+	text := [...]string{Source: " rewrite src ", Target: " rewrite dst "}[r.End] + r.To.String()
+	if r.MAC != [6]byte{} {
+		text += " mac " + net.HardwareAddr(r.MAC[:]).String()
+	}
+	return text
+}
+
+// RewriteAt is PassAt for a frame, as it came, of a flow that is handed on rewritten: the switch rewrites its further frames.
+func (s *Settler) RewriteAt(d Dir, frame []byte, r Rewrite) {
+	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
+		f.flags = 0
+		s.sayOf(f, "pass", onlyAt(d)+r.words(), time.Now())
 	}
 }
 

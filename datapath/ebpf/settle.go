@@ -22,6 +22,7 @@ const maxSettlers = 64
 const (
 	settleV4, settleV6 = 4, 6
 	settleEarly        = 256
+	verdictRewrite     = 3
 	icmpRequest        = 8
 	icmp6Request       = 128
 	protoICMP          = 1
@@ -87,7 +88,7 @@ func (s *settlers) function(name string) (*function, error) {
 
 // settle runs the program that writes verdicts.
 func (s *settlers) settle(fn *function, v datapath.Settlement) (int, error) {
-	if err := v.Flow.Check(); err != nil {
+	if err := v.Check(); err != nil {
 		return 0, err
 	}
 	if v.At != "" && len(fn.Ports) != 2 {
@@ -128,6 +129,13 @@ func request(fn *function, v datapath.Settlement) *bpf.SettleSettleRequest {
 	r := &bpf.SettleSettleRequest{Key: k, Function: fn.Slot, Verdict: uint8(v.Verdict)}
 	if v.OneWay {
 		r.Oneway = 1
+	}
+	if w := v.Rewrite; w != nil {
+		r.Verdict = verdictRewrite
+		r.Rewrite = bpf.SettleRewrite{Port: w.To.Port(), Mac: w.MAC, Addr: words(w.To.Addr())}
+		if w.Target {
+			r.Rewrite.End = 1
+		}
 	}
 	for i, p := range fn.Ports { // in, out
 		if v.At == "" || v.At == [...]string{"in", "out"}[i] {

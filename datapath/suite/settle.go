@@ -1,8 +1,11 @@
 package suite
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,6 +49,7 @@ func testSettled(t *testing.T, open Factory) {
 
 	w.flows(fw, other, idle)
 	w.verdicts(fw)
+	w.rewrites(fw, other)
 	w.connections(fw)
 	w.oddBeginnings(fw)
 	w.unkeyed(fw)
@@ -249,6 +253,146 @@ func (w *settling) verdicts(fw *Function) {
 	})
 }
 
+// sealed is a frame of TCP or UDP, without options and extension headers, whose checksums are right. One of UDP that has none stays so.
+func sealed(frame []byte, network int) []byte {
+	b := slices.Clone(frame)
+	ip, upper, at, proto := b[network:], 20, 16, byte(0)
+	pseudo := 0
+	if ip[0]>>4 == 4 {
+		proto = ip[9]
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+		pseudo = int(sum(ip[12:20]))
+	} else {
+		upper, proto, pseudo = 40, ip[6], int(sum(ip[8:40]))
+	}
+	if proto == unix.IPPROTO_UDP {
+		at = 6
+	}
+	h := ip[upper:]
+	if old := h[at : at+2]; proto == unix.IPPROTO_UDP && old[0]|old[1] == 0 {
+		return b
+	}
+	h[at], h[at+1] = 0, 0
+	even := append(slices.Clone(h), make([]byte, len(h)%2)...)
+	total := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(even, uint16(pseudo)), uint16(proto)), uint16(len(h)))
+	binary.BigEndian.PutUint16(h[at:], ^sum(total))
+	return b
+}
+
+// rewrites: a flow that the function hands on with another address and port at one end. The next function and the receiver get the frame that it would have sent.
+func (w *settling) rewrites(fw, other *Function) {
+	to4, to6 := netip.MustParseAddrPort("10.9.0.77:50001"), netip.MustParseAddrPort("[fd57::abcd:1234]:50001")
+	four, six := []netip.AddrPort{echo.Src, echo.Dst}, []netip.AddrPort{netip.MustParseAddrPort("[fd57::1]:4000"), netip.MustParseAddrPort("[fd57::2]:7")}
+	for _, tt := range []struct {
+		what    string
+		proto   uint8
+		tags    []uint16
+		to      netip.AddrPort
+		target  bool
+		mac     flow.MAC
+		without bool // a checksum
+	}{
+		{what: "UDP, source", proto: unix.IPPROTO_UDP, to: to4},
+		{what: "UDP without a checksum, source", proto: unix.IPPROTO_UDP, to: to4, without: true},
+		{what: "UDP, target in a VLAN", proto: unix.IPPROTO_UDP, tags: []uint16{5}, to: to4, target: true},
+		{what: "TCP, source", proto: unix.IPPROTO_TCP, to: to4},
+		{what: "TCP, target with its station", proto: unix.IPPROTO_TCP, to: to4, target: true, mac: w.bob.MAC},
+		{what: "IPv6 UDP, source", proto: unix.IPPROTO_UDP, to: to6},
+		{what: "IPv6 TCP, target in a VLAN", proto: unix.IPPROTO_TCP, tags: []uint16{5}, to: to6, target: true},
+	} {
+		ends, etherType, network := four, flow.EtherTypeIPv4, 14+4*len(tt.tags)
+		if tt.to.Addr().Is6() {
+			ends, etherType = six, flow.EtherTypeIPv6
+		}
+		frame := func(m []byte) (*Station, []byte) {
+			upper := udp(4000, 7, m)
+			if tt.proto == unix.IPPROTO_TCP {
+				upper = tcp(4000, 7, m)
+			}
+			if tt.without {
+				upper[6], upper[7] = 0, 0
+			}
+			packet := ipv4(1, 2, tt.proto, 64, 0, upper)
+			if etherType == flow.EtherTypeIPv6 {
+				packet = ipv6(1, 2, tt.proto, 64, nil, upper)
+			}
+			from, f := w.frame(false, tt.tags, etherType, packet)
+			if tt.mac != (flow.MAC{}) {
+				copy(f, []byte{2, 7, 7, 7, 7, 7}) // to another station, as it comes
+			}
+			return from, sealed(f, network)
+		}
+		changed := func(f []byte) []byte {
+			f = slices.Clone(f)
+			if tt.mac != (flow.MAC{}) {
+				copy(f, tt.mac[:])
+			}
+			ip, size, head := f[network:], tt.to.Addr().BitLen()/8, 20
+			at := 12
+			if size == 16 {
+				at, head = 8, 40
+			}
+			port := head
+			if tt.target {
+				at, port = at+size, port+2
+			}
+			copy(ip[at:], tt.to.Addr().AsSlice())
+			binary.BigEndian.PutUint16(ip[port:], tt.to.Port())
+			return sealed(f, network)
+		}
+		v := datapath.Settlement{Verdict: datapath.Pass, OneWay: true, At: "in", Rewrite: &datapath.Rewrite{Target: tt.target, To: tt.to, MAC: tt.mac},
+			Flow: datapath.Flow{Protocol: tt.proto, Src: ends[0], Dst: ends[1], VLAN: datapath.NoVLAN}}
+		if len(tt.tags) > 0 {
+			v.Flow.VLAN = tt.tags[0]
+		}
+		must(w.t, w.s.UnsettleFlows(Context(w.t), fw.Name)) // others had the same addresses
+		w.want(tt.what+": a flow that is not settled", true, true, fw, frame)
+		w.settle(fw, v, 1, nil)
+		for range 2 {
+			before := w.port("function/fw/in")
+			if seen, arrived := w.fate(frame, fw, other); seen[0] || !seen[1] || !arrived {
+				w.t.Errorf("%s: seen by the function %t, by the next %t, arrived %t; want false, true, true", tt.what, seen[0], seen[1], arrived)
+				continue
+			}
+			if after := w.port("function/fw/in"); after.Settled.Packets != before.Settled.Packets+1 {
+				w.t.Errorf("%s: counters before %+v, after %+v; want one packet settled", tt.what, before, after)
+			}
+			m := mark(w.n)
+			_, sent := frame(m)
+			want := changed(sent)
+			for _, s := range []*Socket{w.bob.Socket, other.Sockets["in"]} {
+				if got := s.Frames(m); len(got) != 1 || !bytes.Equal(got[0], want) {
+					w.t.Errorf("%s: got\n% x, want\n% x", tt.what, got, want)
+				}
+			}
+			w.settle(fw, v, 1, nil) // the same again changes nothing
+		}
+		// Another rewrite: a frame under way may be about to read the former one, so the function gets the flow first.
+		another := *v.Rewrite
+		another.To = netip.AddrPortFrom(another.To.Addr(), 50002)
+		v.Rewrite = &another
+		w.settle(fw, v, 0, datapath.ErrEarly)
+		w.want(tt.what+": a flow with another rewrite", true, true, fw, frame)
+		w.settle(fw, v, 1, nil)
+		w.want(tt.what+": a flow with another rewrite, settled", false, true, fw, frame)
+		w.settle(fw, datapath.Settlement{Verdict: datapath.Judge, Flow: v.Flow}, 1, nil)
+		w.want(tt.what+": a flow that is judged again", true, true, fw, frame)
+	}
+	for what, v := range map[string]datapath.Settlement{
+		"both directions": {Verdict: datapath.Pass, Flow: echo, Rewrite: &datapath.Rewrite{To: to4}},
+		"what is dropped": {Verdict: datapath.Discard, OneWay: true, Flow: echo, Rewrite: &datapath.Rewrite{To: to4}},
+		"another family":  {Verdict: datapath.Pass, OneWay: true, Flow: echo, Rewrite: &datapath.Rewrite{To: to6}},
+		"to a group":      {Verdict: datapath.Pass, OneWay: true, Flow: echo, Rewrite: &datapath.Rewrite{To: to4, MAC: flow.MAC{1, 0, 0x5e, 0, 0, 1}}},
+		"ICMP": {Verdict: datapath.Pass, OneWay: true, Rewrite: &datapath.Rewrite{To: to4},
+			Flow: datapath.Flow{Protocol: unix.IPPROTO_ICMP, Src: netip.MustParseAddrPort("10.9.0.1:9"), Dst: netip.MustParseAddrPort("10.9.0.2:9"), VLAN: datapath.NoVLAN}},
+	} {
+		if n, err := w.s.SettleFlow(Context(w.t), fw.Name, v); err == nil {
+			w.t.Errorf("a rewrite of %s: %d entries, no error", what, n)
+		}
+	}
+}
+
 const (
 	fin = 1 << iota
 	syn
@@ -388,8 +532,10 @@ func (w *settling) oddBeginnings(fw *Function) {
 
 // unkeyed: frames of which a flow cannot be told are always given to the function.
 func (w *settling) unkeyed(fw *Function) {
-	w.want("a flow anew", true, true, fw, w.there)
-	w.settle(fw, pass(echo), 2, nil) // the reverse has been known since
+	for _, way := range []func(m []byte) (*Station, []byte){w.there, w.back} {
+		w.want("a flow anew", true, true, fw, way)
+	}
+	w.settle(fw, pass(echo), 2, nil)
 	w.want("a settled flow", false, true, fw, w.there)
 	for what, packet := range map[string]func(m []byte) []byte{
 		"a first fragment": func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_UDP, 64, 0x2000, udp(4000, 7, m)) },

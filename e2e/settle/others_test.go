@@ -37,8 +37,8 @@ func TestDNSLBSettlesWhatIsNotDNS(t *testing.T) {
 	asks("10.9.0.78")
 }
 
-// What nat does not translate passes it by. A configuration that translates it holds in the middle of the flow, and what is translated is never settled.
-func TestNATSettlesWhatItDoesNotTranslate(t *testing.T) {
+// What nat does not translate passes it by, and what it translates, too: the switch translates it. Another configuration holds in the middle of a flow.
+func TestNATSettlesWhatItTranslatesAndWhatNot(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	of := func(clients string) string {
 		return one(r, "nat", "{pool: [10.9.0.100], clients: ["+clients+"]}", "[all]")
@@ -48,21 +48,22 @@ func TestNATSettlesWhatItDoesNotTranslate(t *testing.T) {
 	w := newTalk(t, r, 9000)
 	w.passedBy(ctx, r, seen, "fn")
 	r.MustApply(ctx, t, of("10.9.0.1/32"))
-	begun := time.Now()
-	for w.say(time.Second) == nil { // then it is another connection for bob
-		if time.Since(begun) > prompt {
-			t.Fatalf("a flow that is translated now passes by for %s", time.Since(begun))
+	ends := func(w *talk, what string) { // it is another connection for bob then
+		t.Helper()
+		for begun := time.Now(); w.say(time.Second) == nil; {
+			if time.Since(begun) > prompt {
+				t.Fatalf("%s passes by for %s", what, time.Since(begun))
+			}
 		}
 	}
+	ends(w, "a flow that is translated now")
 	translated := newTalk(t, r, 9001)
-	translated.mustSay(100)
-	translated.mustSay(100)
-	for i, c := range seen {
-		rig.Eventually(ctx, t, "the last line of a translated flow is seen", func() (bool, string) {
-			return len(c.With(strings.TrimSuffix(translated.line(translated.said), "\n"))) > 0, string(rune('0' + i))
-		})
+	translated.passedBy(ctx, r, seen, "fn")
+	if out, err := r.Run(ctx, r.Bob(), "ss", "-Htn", "sport", "=", ":9001"); err != nil || !strings.Contains(out, "10.9.0.100:") {
+		t.Errorf("%v: at bob the connection is\n%s\nwant one with an address of the pool", err, out)
 	}
 	r.MustApply(ctx, t, of("10.9.0.50/32"))
+	ends(translated, "a flow that is translated no more")
 	w = newTalk(t, r, 9002)
 	w.passedBy(ctx, r, seen, "fn")
 	if out, err := r.Weir(ctx, "function", "restart", "fn"); err != nil {
@@ -71,7 +72,30 @@ func TestNATSettlesWhatItDoesNotTranslate(t *testing.T) {
 	w.passedBy(ctx, r, sniff(t, r, "fn"), "fn")
 }
 
-// Five functions of the catalogue in a chain, each with work to do: a connection in which none of them has anything to do any more passes all five by.
+// An open connection through the load-balancer is rewritten by the switch, also behind a new instance, which takes the connections over.
+func TestTheLoadBalancerSettlesOpenConnections(t *testing.T) {
+	r, ctx := rig.ForTest(t, rig.Options{})
+	r.MustApply(ctx, t, r.Endpoints()+`functions:
+  fn:
+    image: load-balancer
+    on_fail: drop
+    config:
+      services: {web: {address: 10.9.0.100, protocol: tcp, port: 9000, targets: [{address: 10.9.0.2}]}}
+      health: {addresses: [10.9.0.9/24]}
+chains:
+  c: fn
+policies:
+  p: {from: alice, mode: exhaustive, chain: c}
+`)
+	w := newTalkBy(t, r, 9000, "10.9.0.100")
+	w.passedBy(ctx, r, sniff(t, r, "fn"), "fn")
+	if out, err := r.Weir(ctx, "function", "restart", "fn"); err != nil {
+		t.Fatal(err, out)
+	}
+	w.passedBy(ctx, r, sniff(t, r, "fn"), "fn")
+}
+
+// Five functions of the catalogue in a chain, each with work to do: a connection in which none of them has anything to do any more, but to translate, passes all five by.
 // A rule in the first one holds for it at once all the same.
 func TestFiveOfTheCatalogueArePassedBy(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
@@ -81,7 +105,7 @@ func TestFiveOfTheCatalogueArePassedBy(t *testing.T) {
   http-filter: {image: http-filter, config: {rules: [{name: leaks, words: [topsecret]}]}}
   ids: {image: ids, config: {depth: 16KB, rules: "drop tcp any any -> any any (msg:\"bad\"; content:\"evil-word\"; sid:1;)"}}
   dns-lb: {image: dns-lb, config: {names: {app.example.com: {targets: [{address: 10.9.0.2}]}}}}
-  nat: {image: nat, config: {pool: [10.9.0.100], clients: [10.9.0.50/32]}}
+  nat: {image: nat, config: {pool: [10.9.0.100], clients: [10.9.0.1/32]}}
 chains:
   c: firewall | http-filter | ids | dns-lb | nat
 policies:

@@ -87,12 +87,15 @@ type talk struct {
 	said int
 }
 
-func newTalk(t *testing.T, r *rig.Rig, port int) *talk {
+func newTalk(t *testing.T, r *rig.Rig, port int) *talk { return newTalkBy(t, r, port, rig.BobAddr) }
+
+// newTalkBy an address at which bob's port can be reached.
+func newTalkBy(t *testing.T, r *rig.Rig, port int, address string) *talk {
 	t.Helper()
-	at := rig.Serve(t, r.Bob(), fmt.Sprintf("%s:%d", rig.BobAddr, port), rig.Echo)
+	rig.Serve(t, r.Bob(), fmt.Sprintf("%s:%d", rig.BobAddr, port), rig.Echo)
 	w := &talk{t: t}
 	err := netns.Do(r.Alice(), func() (err error) {
-		w.c, err = net.DialTimeout("tcp", at.String(), 10*time.Second)
+		w.c, err = net.DialTimeout("tcp", fmt.Sprintf("%s:%d", address, port), 10*time.Second)
 		return err
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func (packets) Metrics() map[string]string {
 
 // Factors that a study can name.
 func (x packets) Factors() []Factor {
-	return append(x.path(), crowding(), Factor{
+	return append(x.path(), crowding(), warming(), Factor{
 		Name: factorLoad, About: "frames a second that are offered, or " + mostLoad, Default: mostLoad,
 		Check: func(level string) error { _, err := offered(level); return err },
 	})
@@ -93,7 +93,10 @@ type flood struct {
 	batch    int // frames that enter at a time: no more than what is compared with it takes
 	load     load
 	rate     float64 // frames a second; 0: as fast as it goes
+	warm     time.Duration
 }
+
+const warmRate = 1000 // frames a second
 
 func (packets) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrangement, err error) {
 	k, err := platformOf(l)
@@ -103,6 +106,7 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrangement, er
 	f := &flood{}
 	f.rig, _ = rigOf(l, k) // checked, as all below
 	f.layout, _ = layoutOf(l, k)
+	f.warm = warmOf(l)
 	if f.load, err = loadOf(l); err != nil {
 		return nil, err
 	}
@@ -121,6 +125,17 @@ func (packets) Setup(ctx context.Context, b *Bench, l Levels) (_ Arrangement, er
 		return nil, err
 	}
 	return f, f.close(ctx, path)
+}
+
+// heat sends few frames, before those that count.
+func (f *flood) heat(ctx context.Context, path platform.Path) error {
+	if f.warm == 0 {
+		return nil
+	}
+	few := *f
+	few.rate, few.batch = warmRate, 1
+	_, err := few.send(ctx, path, f.warm)
+	return err
 }
 
 // probe of a closed loop.
@@ -170,6 +185,9 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 	path, err := f.platform.Path(ctx, f.layout)
 	if err != nil {
 		return m, err
+	}
+	if err := f.heat(ctx, path); err != nil {
+		return m, fmt.Errorf("before the trial: %w", err)
 	}
 	before, err := machine.Take()
 	if err != nil {

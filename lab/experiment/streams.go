@@ -23,6 +23,7 @@ func tcpExperiment() Experiment {
 			{Name: factorMessage, About: "bytes that the program writes at once", Default: defaultMessage, Check: between(64, maxMessage, "bytes")},
 			{Name: factorCPUs, Sets: []string{condCPUs}, Default: cpusAll, Check: oneOf(cpusAll, cpusOne), About: "iperf3: " + cpusAll + ": both ends where the scheduler puts them, anew in each trial; " +
 				cpusOne + ": both on one CPU, at the same real-time priority: the rate is what the whole path costs"},
+			warming(),
 		},
 	}
 }
@@ -58,6 +59,28 @@ const (
 	echoGrace   = time.Minute
 )
 
+// factorWarm is how long the same goes through the path before the trial: what functions settle is settled by then.
+const factorWarm = "warm"
+
+const mostWarm = 30 * time.Second
+
+func warming() Factor {
+	return Factor{Name: factorWarm, Default: "0s", About: "how long the same traffic passes before what counts (iperf3, and frames at a low rate): functions have settled their flows by then; 0s to 30s, whole seconds",
+		Check: func(level string) error {
+			d, err := time.ParseDuration(level)
+			if err != nil || d < 0 || d > mostWarm || d%time.Second != 0 {
+				return fmt.Errorf("%q: want whole seconds, 0s to %s", level, mostWarm)
+			}
+			return nil
+		}}
+}
+
+// warmOf levels, which are checked.
+func warmOf(l Levels) time.Duration {
+	d, _ := time.ParseDuration(l.or(factorWarm, "0s"))
+	return d
+}
+
 // program of a level of the factor tool.
 func program(tool string) string {
 	if tool == toolNetcat {
@@ -85,6 +108,9 @@ func checkTool(tool string, l Levels, chooses bool) string {
 
 func checkStream(l Levels) string {
 	tool := l.or(factorTool, toolIPerf3)
+	if warmOf(l) > 0 && tool != toolIPerf3 {
+		return fmt.Sprintf("%s counts from its beginning: want tool %s, or no %s", tool, toolIPerf3, factorWarm)
+	}
 	if l.or(factorCPUs, cpusAll) == cpusOne {
 		if tool != toolIPerf3 {
 			return fmt.Sprintf("%s does not keep both ends on one CPU: want tool %s, or cpus: %s", tool, toolIPerf3, cpusAll)
@@ -131,11 +157,37 @@ func stream(ctx context.Context, tool string, o tools.StreamOptions) (tools.Stre
 	return tools.RunIPerf3(ctx, o)
 }
 
+// takeAfter takes what the CPUs have done by a moment from now on.
+func takeAfter(ctx context.Context, d time.Duration) func() (machine.Sample, error) {
+	if d == 0 {
+		s, err := machine.Take()
+		return func() (machine.Sample, error) { return s, err }
+	}
+	type taken struct {
+		s   machine.Sample
+		err error
+	}
+	c := make(chan taken, 1)
+	go func() {
+		select {
+		case <-time.After(d):
+			s, err := machine.Take()
+			c <- taken{s, err}
+		case <-ctx.Done():
+			c <- taken{err: context.Cause(ctx)}
+		}
+	}()
+	return func() (machine.Sample, error) {
+		t := <-c
+		return t.s, t.err
+	}
+}
+
 func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
 	return c.sockets(ctx, func(path platform.Path) (Measurement, error) {
 		tool := c.levels.or(factorTool, toolIPerf3)
 		o := tools.StreamOptions{
-			From: path.From, To: path.To, Address: path.Address, Duration: length,
+			From: path.From, To: path.To, Address: path.Address, Duration: length, Warm: warmOf(c.levels),
 			Streams: c.levels.number(factorFlows, defaultFlows), Message: c.levels.number(factorMessage, defaultMessage),
 			Congestion: c.levels.or(factorCongestion, DefaultCongestion),
 		}
@@ -150,17 +202,18 @@ func measureTCP(ctx context.Context, c *chain, length time.Duration) (Measuremen
 			}
 			o.CPU, where = &first, fmt.Sprintf("both ends on CPU %d", first)
 		}
-		before, err := machine.Take()
-		if err != nil {
-			return Measurement{}, err
-		}
-		bounded, cancel := context.WithTimeout(ctx, length+streamGrace)
+		bounded, cancel := context.WithTimeout(ctx, o.Warm+length+streamGrace)
 		defer cancel()
+		begun := takeAfter(bounded, o.Warm)
 		s, err := stream(bounded, tool, o)
 		if err != nil {
 			return Measurement{}, err
 		}
 		after, err := machine.Take()
+		if err != nil {
+			return Measurement{}, err
+		}
+		before, err := begun()
 		if err != nil {
 			return Measurement{}, err
 		}

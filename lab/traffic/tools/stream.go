@@ -32,6 +32,7 @@ type StreamOptions struct {
 	From, To string     // namespaces
 	Address  netip.Addr // of the receiver
 	Duration time.Duration
+	Warm     time.Duration // iperf3: whole seconds before it that do not count
 	Rate     float64
 	Streams  int // 0: 1
 	Message  int // bytes of a write; 0: the program's default
@@ -71,6 +72,9 @@ func RunIPerf3(ctx context.Context, o StreamOptions) (Stream, error) {
 	}
 	if o.Congestion != "" {
 		argv = append(argv, "-C", o.Congestion)
+	}
+	if o.Warm > 0 {
+		argv = append(argv, "-O", strconv.Itoa(int(o.Warm/time.Second)))
 	}
 	if o.Rate > 0 {
 		argv = append(argv, "-u", "-b", strconv.FormatFloat(o.Rate, 'f', 0, 64))
