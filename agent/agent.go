@@ -124,11 +124,15 @@ const (
 // Agent reconciles one host. Make it with New, then Run it once.
 type Agent struct {
 	Options
-	wake     chan struct{}
-	slots    chan struct{} // bounds concurrent container operations
-	commands chan struct{} // bounds concurrent commands of functions' contracts
-	intent   *intent
-	report   *report.Reporter
+	wake    chan struct{}
+	slots   chan struct{} // bounds concurrent container operations
+	reloads chan struct{} // and commands of functions' contracts: those that take a config
+	hands   chan struct{} // and those that hand state over
+	fetches chan struct{} // and states that are fetched from other hosts
+	gives   chan struct{} // and that are given to them
+	left    left
+	intent  *intent
+	report  *report.Reporter
 
 	probes  health.Key
 	notes   atomic.Pointer[notes]
@@ -189,7 +193,8 @@ func New(o Options) *Agent {
 		o.Kernel = kernel.Host{}
 	}
 	a := &Agent{
-		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), commands: make(chan struct{}, 2*container.AtOnce()),
+		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
+		fetches: make(chan struct{}, fetchAtOnce), gives: make(chan struct{}, giveAtOnce),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		hurry:  make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},

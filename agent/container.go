@@ -25,6 +25,8 @@ type applied struct {
 	Digest    string   `json:"digest"`
 	Container string   `json:"container,omitempty"` // its id
 	Second    bool     `json:"second,omitempty"`    // the switch knows it as the function's second instance
+
+	Came time.Time `json:"came,omitzero"` // the placement (Since) with which it moved here, and its state was asked for
 }
 
 // made notes what an instance is made from.

@@ -46,6 +46,16 @@ type desk struct {
 func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 	t.Helper()
 	t.Parallel()
+	dir := deskDir(t)
+	d := newDeskAt(t, dir, "h1", deskManager(t, dir, manager.Options{}), o, change...)
+	for _, name := range []string{"alice", "bob", "carol"} {
+		d.station(name)
+	}
+	return d
+}
+
+func deskDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-desk-") // short: sockets are in it
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +65,14 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 			t.Errorf("leftovers: %v", err)
 		}
 	})
-	m, err := manager.New(manager.Options{Store: mem.New()})
+	return dir
+}
+
+// deskManager serves the real API.
+func deskManager(t *testing.T, dir string, o manager.Options) *api.Client {
+	t.Helper()
+	o.Store = mem.New()
+	m, err := manager.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +83,12 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
+	return client
+}
 
+// newDeskAt starts the agent of a host at a manager.
+func newDeskAt(t *testing.T, dir, host string, client *api.Client, o switchfake.Options, change ...func(*desk)) *desk {
+	t.Helper()
 	d := &desk{t: t, client: client, kernel: kernelfake.New(), runtime: runtimefake.New()}
 	o.HasLink = d.kernel.HasLink
 	d.sw = switchfake.New(o)
@@ -74,14 +96,14 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 	tap := image.Image{Args: []string{"wait"}, Contract: image.Contract{Tap: true}}
 	magic := image.Image{Args: []string{"wait"}, Contract: image.Contract{Forwarder: "magic"}}
 	wire := image.Image{Args: []string{"wait"}, Contract: image.Contract{Forwarder: "wire"}}
-	i := instance.Instance{Name: "desk", Root: filepath.Join(dir, "root"), Run: filepath.Join(dir, "run", "desk")}
+	i := instance.Instance{Name: "desk", Root: filepath.Join(dir, host, "root"), Run: filepath.Join(dir, host, "run", "desk")}
 	for _, p := range []string{i.Root, i.Run} {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	d.options = agent.Options{
-		Instance: i, Host: "h1", API: client, Switch: d.sw, Runtime: d.runtime, Kernel: d.kernel, Log: slog.New(slog.DiscardHandler),
+		Instance: i, Host: host, API: client, Switch: d.sw, Runtime: d.runtime, Kernel: d.kernel, Log: slog.New(slog.DiscardHandler),
 		Images: imagefake.Store{Root: dir, Images: map[string]image.Image{"firewall": probe, "monitor": tap, "magic": magic, "wire": wire}},
 	}
 	for _, f := range change {
@@ -90,12 +112,9 @@ func newDesk(t *testing.T, o switchfake.Options, change ...func(*desk)) *desk {
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	d.until("the host is ready", func() bool {
-		h, err := client.Hosts().Get(t.Context(), "h1")
+		h, err := client.Hosts().Get(t.Context(), host)
 		return err == nil && h.Status.State == api.HostReady
 	})
-	for _, name := range []string{"alice", "bob", "carol"} {
-		d.station(name)
-	}
 	return d
 }
 
@@ -259,6 +278,8 @@ func TestDecisions(t *testing.T) {
 		"flows are judged again after a reload":              flowsAreJudgedAgainAfterAReload,
 		"a reload without an answer makes a new instance":    aReloadWithoutAnAnswerMakesANewInstance,
 		"a new instance gets the state of the former one":    aNewInstanceGetsTheStateOfTheFormerOne,
+		"a function that moves takes its state along":        aFunctionThatMovesTakesItsStateAlong,
+		"reloads that hang hold no hand-over up":             reloadsThatHangHoldNoHandOverUp,
 	} {
 		t.Run(name, f)
 	}

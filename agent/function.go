@@ -32,7 +32,9 @@ type function struct {
 	name  string
 	uid   string
 	wake  chan struct{}
-	ended atomic.Bool // the goroutine has taken everything down and is gone
+	ended atomic.Bool   // the goroutine has taken everything down and is gone
+	asked chan question // for the state
+	over  chan struct{} // closed when the goroutine is gone, for whatever reason
 
 	turn     uint32       // spreads probes over the rounds
 	kernel   atomic.Bool  // the switch's own program forwards for it
@@ -87,6 +89,7 @@ type function struct {
 	order     *order  // a config that it was told to take and has not answered; nil: none
 	unheard   string  // the hash of one that it gave no answer to
 	carried   []byte  // state for the next instance; nil: none
+	handed    bool    // its new host has its state, or it is kept for that
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -112,7 +115,7 @@ type view struct {
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
-	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1)}
+	f := &function{a: a, name: name, uid: uid, turn: a.turns.Add(1), wake: make(chan struct{}, 1), exits: make(chan container.Status, 1), asked: make(chan question), over: make(chan struct{})}
 	boxes, err := a.boxes.Find(name)
 	if err != nil {
 		a.Log.Warn("find sandboxes", "function", name, "error", err)
@@ -269,6 +272,7 @@ func (f *function) update(change func(v *view)) {
 
 // run looks after the function until it is gone or ctx ends; then everything stays as it is.
 func (f *function) run(ctx context.Context) {
+	defer close(f.over)
 	defer f.stopSockets()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -279,6 +283,9 @@ func (f *function) run(ctx context.Context) {
 		case <-f.wake:
 		case c := <-f.exits:
 			f.exited(ctx, c)
+		case q := <-f.asked:
+			f.answer(ctx, q)
+			continue
 		case <-timer.C:
 		}
 		if ctx.Err() != nil {
@@ -308,6 +315,7 @@ func (f *function) run(ctx context.Context) {
 			timer.Reset(resync)
 			continue
 		}
+		f.leave(ctx)
 		if err := f.remove(ctx); err != nil {
 			f.fail(want, err)
 			timer.Reset(retryAfter)

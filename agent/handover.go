@@ -15,11 +15,8 @@ import (
 // An image with weir.export and weir.import hands its state over: what the instance that goes exports, the one that comes imports, before frames reach it.
 // Without state the new instance works all the same, and an event says why.
 
-// Bounds of a hand-over.
-const (
-	handFor  = 5 * time.Second // a command
-	maxState = 16 << 20        // bytes
-)
+// handFor bounds a command of a hand-over, and how long it waits for its turn.
+const handFor = 5 * time.Second
 
 // handOver gives a new instance beside the one in force the state of that.
 func (f *function) handOver(ctx context.Context, to string) {
@@ -53,17 +50,17 @@ func (f *function) export(ctx context.Context) ([]byte, error) {
 	if len(f.applied.Export) == 0 || f.have != container.Running {
 		return nil, nil
 	}
-	out, said := bounded{most: maxState}, tail{}
-	code, err := f.command(ctx, f.container(), handFor, f.applied.Export, nil, &out, &said)
+	out, said := bounded{most: api.MaxState}, tail{}
+	code, err := f.command(ctx, f.a.hands, f.container(), handFor, f.applied.Export, nil, &out, &said)
 	switch {
 	case out.over:
-		return nil, fmt.Errorf("the former instance exports more than %d MiB", maxState>>20)
+		return nil, fmt.Errorf("the former instance exports more than %d MiB", api.MaxState>>20)
 	case err != nil:
 		return nil, fmt.Errorf("export of the former instance: %w", err)
 	case code != 0:
 		return nil, fmt.Errorf("export of the former instance: exit code %d: %s", code, said.line())
 	}
-	return append([]byte{}, out.b.Bytes()...), nil
+	return append([]byte{}, out.b.Bytes()...), nil // without the buffer's spare room: it may be kept for a while
 }
 
 // bring state into an instance.
@@ -72,7 +69,7 @@ func (f *function) bring(ctx context.Context, to string, img image.Image, state 
 		return errors.New("the new image imports none")
 	}
 	var said tail
-	code, err := f.command(ctx, to, handFor, img.Contract.Import, bytes.NewReader(state), &said, &said)
+	code, err := f.command(ctx, f.a.hands, to, handFor, img.Contract.Import, bytes.NewReader(state), &said, &said)
 	switch {
 	case err != nil:
 		return fmt.Errorf("import by the new instance: %w", err)

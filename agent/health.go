@@ -91,6 +91,7 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 // up tells the data plane that the function carries traffic again.
 func (f *function) up(ctx context.Context, want api.Function, img image.Image) error {
 	f.deliver(ctx, img)
+	f.fetch(ctx, want, img)
 	pid := f.view().status.PID
 	if err := f.a.Switch.SetState(ctx, f.inSwitch(), datapath.Up, pid); err != nil {
 		return err
@@ -145,6 +146,7 @@ func (f *function) down(ctx context.Context) {
 
 // observe acknowledges a generation that changed nothing for the container (on_fail for example).
 func (f *function) observe(want api.Function, img image.Image) {
+	f.arrived(want)
 	if f.behind {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -23,10 +24,11 @@ import (
 
 // Bounds of the commands of a function's contract.
 const (
-	reloadFor  = 2 * time.Minute // Suricata reads many rules
-	maxAnswer  = 4 << 10         // bytes that a command prints, for people
-	maxReason  = 300             // bytes of it in a status
-	configNote = "weir.config"   // the annotation with the config that a container was made with
+	reloadFor  = 2 * time.Minute  // Suricata reads many rules
+	reloadBusy = 10 * time.Second // that one which takes a config has a place among those that do: then it hangs, or mostly waits, and others have their turn
+	maxAnswer  = 4 << 10          // bytes that a command prints, for people
+	maxReason  = 300              // bytes of it in a status
+	configNote = "weir.config"    // the annotation with the config that a container was made with
 )
 
 // order is a config that the function was told to take.
@@ -112,7 +114,7 @@ func (f *function) tell(ctx context.Context, want api.Function) error {
 		defer f.poke()
 		defer close(o.heard)
 		var said tail
-		o.code, o.err = f.command(ctx, o.to, reloadFor, args, bytes.NewReader(o.config), &said, &said)
+		o.code, o.err = f.command(ctx, f.a.reloads, o.to, reloadFor, args, bytes.NewReader(o.config), &said, &said)
 		o.words = said.line()
 	}()
 	return nil
@@ -153,18 +155,25 @@ func (f *function) answered(ctx context.Context) error {
 	return nil
 }
 
-// command runs one of the commands of the function's contract in a container.
-func (f *function) command(ctx context.Context, id string, limit time.Duration, args []string, in io.Reader, out, said io.Writer) (int, error) {
-	limited, cancel := context.WithTimeout(ctx, limit) // with the wait: others' commands may last
-	defer cancel()
+// command runs one of the commands of the function's contract in a container, when it has a place among others of its kind. It waits for that and runs as long as limit says
+// at most, each.
+func (f *function) command(ctx context.Context, places chan struct{}, id string, limit time.Duration, args []string, in io.Reader, out, said io.Writer) (int, error) {
+	turn := time.NewTimer(limit)
+	defer turn.Stop()
 	select {
-	case f.a.commands <- struct{}{}:
-		defer func() { <-f.a.commands }()
+	case places <- struct{}{}:
 	case <-ctx.Done():
 		return -1, ctx.Err()
-	case <-limited.Done():
+	case <-turn.C:
 		return -1, fmt.Errorf("%s did not begin within %s: other functions' commands take all places", args[0], limit)
 	}
+	free := sync.OnceFunc(func() { <-places })
+	defer free()
+	if places == f.a.reloads {
+		defer time.AfterFunc(reloadBusy, free).Stop()
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	code, err := f.a.Runtime.Exec(limited, id, container.ExecSpec{Args: args, Stdin: in, Stdout: out, Stderr: said})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		err = fmt.Errorf("%s did not end within %s", args[0], limit)

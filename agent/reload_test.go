@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	switchfake "weir.dev/weir/datapath/fake"
 	"weir.dev/weir/image"
@@ -179,4 +181,29 @@ func aNewInstanceGetsTheStateOfTheFormerOne(t *testing.T) {
 			d.until("an event says that the state is lost", func() bool { return d.tells("StateLost", "export of the former instance: it hangs") })
 		})
 	}
+}
+
+// Functions that hang while they take a config, as many as there are places, hold nobody's state up.
+func reloadsThatHangHoldNoHandOverUp(t *testing.T) {
+	hangs := image.Image{Args: []string{"wait"}, Contract: image.Contract{Probe: true, Reload: []string{"wait"}}}
+	keeps := image.Image{Args: []string{"wait"}, Contract: image.Contract{Probe: true, Export: []string{"print", "sessions"}, Import: []string{"take", "13"}}}
+	d := newDesk(t, switchfake.Options{}, func(d *desk) {
+		d.options.Images = imagefake.Store{Root: d.options.Instance.Root, Images: map[string]image.Image{"hangs": hangs, "keeps": keeps}}
+	})
+	config := func(n int) api.FunctionSpec { s := port(n); s.Image = "hangs"; return s }
+	hanging := 2*container.AtOnce() + 1
+	for i := range hanging {
+		d.put(fmt.Sprint("hangs", i), config(1))
+	}
+	d.put("keeps", api.FunctionSpec{Image: "keeps"})
+	for i := range hanging {
+		d.up(fmt.Sprint("hangs", i))
+	}
+	d.up("keeps")
+	for i := range hanging {
+		d.put(fmt.Sprint("hangs", i), config(2))
+	}
+	d.until("all places are taken", func() bool { return d.runtime.Waiting() == hanging-1 })
+	d.put("keeps", api.FunctionSpec{Image: "keeps", Env: map[string]string{"A": "b"}})
+	d.until("the new instance has the state", func() bool { return slices.Equal(d.runtime.Taken(), []string{"keeps.2 sessions"}) })
 }

@@ -87,6 +87,30 @@ func (c *Client) Logs(ctx context.Context, function string, o LogOptions) (io.Re
 	return resp.Body, nil
 }
 
+// MaxState bounds the state that an instance of a function hands over, in bytes.
+const MaxState = 16 << 20
+
+// FunctionState reads the state of a function that has moved, from its former host: for the agent of its host only. nil: it has none.
+func (c *Client) FunctionState(ctx context.Context, function string) ([]byte, error) {
+	resp, err := c.do(ctx, http.MethodGet, "/v1/agent/state/"+url.PathEscape(function), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	n := resp.ContentLength
+	switch {
+	case resp.StatusCode == http.StatusNoContent:
+		return nil, nil
+	case n < 0 || n > MaxState:
+		return nil, fmt.Errorf("a state of %d bytes: want at most %d", n, MaxState)
+	}
+	state := make([]byte, n)
+	if _, err := io.ReadFull(resp.Body, state); err != nil {
+		return nil, fmt.Errorf("state of function %s: %w", function, err)
+	}
+	return state, nil
+}
+
 // ExecOptions say what to run in a function, and where its streams go. Nil streams are empty or dropped.
 type ExecOptions struct {
 	Args           []string

@@ -245,6 +245,10 @@ func (h *hollow) Logs(_ context.Context, function string, o container.LogOptions
 	return io.NopCloser(strings.NewReader(strings.Join(lines, ""))), nil
 }
 
+func (h *hollow) State(context.Context, string, string) (io.ReadCloser, int64, error) {
+	return nil, 0, nil
+}
+
 func (h *hollow) Capture(context.Context, api.Kind, string, api.CaptureOptions) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("frames")), nil
 }

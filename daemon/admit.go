@@ -82,6 +82,11 @@ func (h *host) Logs(ctx context.Context, function string, o container.LogOptions
 	return h.agent.Logs(ctx, function, o)
 }
 
+// State is that of a function that moves to another host.
+func (h *host) State(ctx context.Context, function, uid string) (io.ReadCloser, int64, error) {
+	return h.agent.State(ctx, function, uid)
+}
+
 // Capture streams the frames of a port.
 func (h *host) Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error) {
 	return h.agent.Capture(ctx, kind, name, o)

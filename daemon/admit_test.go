@@ -40,6 +40,10 @@ func (h *hanging) Logs(ctx context.Context, _ string, _ container.LogOptions) (i
 	return nil, h.hang(ctx)
 }
 
+func (h *hanging) State(ctx context.Context, _, _ string) (io.ReadCloser, int64, error) {
+	return nil, 0, h.hang(ctx)
+}
+
 func (h *hanging) Capture(ctx context.Context, _ api.Kind, _ string, _ api.CaptureOptions) (io.ReadCloser, error) {
 	return nil, h.hang(ctx)
 }

@@ -127,6 +127,8 @@ func TestAHostileHostWithAValidCertificate(t *testing.T) {
 		{"delete another host", "DELETE", "/v1/hosts/h2", "", 403},
 		{"restart a function elsewhere", "POST", "/v1/functions/f-h2/restart", "", 403},
 		{"run a process elsewhere", "POST", "/v1/functions/f-h2/exec?arg=sh", "", 403},
+		{"read the state of a function elsewhere", "GET", "/v1/agent/state/f-h2", "", 403},
+		{"put the state of a function", "PUT", "/v1/agent/state/f-h1", "x", 403},
 		{"read logs elsewhere", "GET", "/v1/functions/f-h2/logs", "", 403},
 		{"read counters of another host", "GET", "/v1/hosts/h2/counters", "", 403},
 		{"answer in the place of another host", "GET", "/v1/hosts/h2/connect", "", 403},

@@ -60,6 +60,10 @@ func (*node) Logs(ctx context.Context, function string, o container.LogOptions) 
 	return r, nil
 }
 
+func (*node) State(context.Context, string, string) (io.ReadCloser, int64, error) {
+	return nil, 0, nil
+}
+
 func (*node) Capture(context.Context, api.Kind, string, api.CaptureOptions) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("frames")), nil
 }

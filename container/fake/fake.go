@@ -30,6 +30,7 @@ type Runtime struct {
 	fail  map[string]error
 	calls []string
 	taken []string
+	waits int // Execs of "wait"
 }
 
 var _ container.Runtime = (*Runtime)(nil)
@@ -282,6 +283,19 @@ func (r *Runtime) Taken() []string {
 	return slices.Clone(r.taken)
 }
 
+// Waiting counts the processes of Exec's program "wait" that run.
+func (r *Runtime) Waiting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waits
+}
+
+func (r *Runtime) count(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits += n
+}
+
 // Exec understands "exit CODE", "print TEXT", "cat" (its input), and "take WORD" (takes its input, see Taken, unless WORD is in it: exit code 1).
 func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (int, error) {
 	r.mu.Lock()
@@ -310,6 +324,8 @@ func (r *Runtime) Exec(ctx context.Context, id string, x container.ExecSpec) (in
 		_, err := fmt.Fprintln(out, strings.Join(x.Args[1:], " "))
 		return 0, err
 	case "wait":
+		r.count(1)
+		defer r.count(-1)
 		select {
 		case <-ctx.Done():
 			return -1, fmt.Errorf("exec in container %s: %w", id, ctx.Err())

@@ -49,6 +49,7 @@ type Asker struct {
 	meters   web.Slots // watches of rates
 	sampler  sampler
 	hour     hour
+	states   handing
 	nodes    sync.Map // host -> *remote.Client: of the hosts that keep a connection open to this manager
 }
 
@@ -95,6 +96,8 @@ func (a *Asker) Routes() []web.Route {
 			Query: []string{"from", "to", "match", "source", "destination", "source_port", "vlan"}, Answers: map[int]any{200: api.Trace{}}, Problems: []int{400}, Handler: a.trace},
 		{Method: "GET", Path: "/v1/switches/{name}/rules", ID: "switch-rules", Needs: api.RoleViewer, Summary: "a fabric switch's tables and Weir's entries with their counters, read live",
 			Answers: map[int]any{200: api.SwitchRules{}}, Problems: []int{404, 503}, Handler: a.switchRules},
+		{Method: "GET", Path: "/v1/agent/state/{name}", ID: "function-state", Summary: "the state of a function that has moved, from its former host, for the agent of its host only; 204: it has none",
+			Answers: map[int]any{200: web.Text("application/octet-stream"), 204: nil}, Problems: []int{403, 404, 409, 502, 503, 504}, Handler: a.state},
 		{Method: "GET", Path: "/v1/hosts/{name}/connect", ID: "connect", Does: "connect", Kind: api.KindHost, Summary: "an agent's connection over which the manager asks it, upgraded to " + api.NodeProtocol,
 			Answers: map[int]any{101: nil}, Problems: []int{426}, Handler: a.connect},
 	}
@@ -436,6 +439,8 @@ type Node interface {
 	Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error)
 	// Exec runs one more process in a function and returns its exit code.
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
+	// State is that of a function with a UID that moves to another host, and its length in bytes; nil: it has none. The caller closes it.
+	State(ctx context.Context, function, uid string) (io.ReadCloser, int64, error)
 	// ImageList has the images of the host; an image that cannot be read is left out.
 	ImageList(ctx context.Context) ([]api.Image, error)
 	// Metrics are what the host's functions have told last of themselves.

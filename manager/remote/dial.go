@@ -114,6 +114,18 @@ func (c *Client) Logs(ctx context.Context, function string, o container.LogOptio
 	return resp.Body, nil
 }
 
+// State is that of a function with a UID that moves to another host.
+func (c *Client) State(ctx context.Context, function, uid string) (io.ReadCloser, int64, error) {
+	resp, err := c.do(ctx, http.MethodGet, "/functions/"+url.PathEscape(function)+"/state?"+url.Values{"uid": {uid}}.Encode(), nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	if resp.StatusCode == http.StatusNoContent {
+		return nil, 0, resp.Body.Close()
+	}
+	return resp.Body, resp.ContentLength, nil
+}
+
 // Capture streams the frames of a port as pcapng.
 func (c *Client) Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error) {
 	resp, err := c.do(ctx, http.MethodGet, "/capture/"+string(kind)+"/"+url.PathEscape(name)+"?"+o.Query().Encode(), nil)

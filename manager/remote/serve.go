@@ -111,6 +111,7 @@ func handler(n Node) http.Handler {
 	})
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /functions/{name}/logs", func(w http.ResponseWriter, r *http.Request) { logs(n, w, r) })
+	mux.HandleFunc("GET /functions/{name}/state", func(w http.ResponseWriter, r *http.Request) { state(n, w, r) })
 	mux.HandleFunc("GET /capture/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { capture(n, w, r) })
 	mux.HandleFunc("POST /functions/{name}/exec", func(w http.ResponseWriter, r *http.Request) { exec(n, w, r) })
 	mux.HandleFunc("POST /admit", func(w http.ResponseWriter, r *http.Request) {
@@ -189,6 +190,19 @@ func capture(n Node, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	stream(w, r, api.CaptureType, from)
+}
+
+func state(n Node, w http.ResponseWriter, r *http.Request) {
+	from, size, err := n.State(r.Context(), r.PathValue("name"), r.URL.Query().Get("uid"))
+	switch {
+	case err != nil:
+		refuse(w, err)
+	case from == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		stream(w, r, "application/octet-stream", from)
+	}
 }
 
 // stream sends what comes, and closes it.

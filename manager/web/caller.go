@@ -162,7 +162,7 @@ func mayAgent(r *http.Request, host string) error {
 			ok = read && (len(parts) == 2 && own || len(parts) == 1 && r.URL.Query().Get("name") == host)
 		}
 	case "agent":
-		ok = read && (len(parts) == 2 && parts[1] == "config" || len(parts) == 3 && parts[1] == "secrets")
+		ok = read && (len(parts) == 2 && parts[1] == "config" || len(parts) == 3 && (parts[1] == "secrets" || parts[1] == "state"))
 	case "status", "certificates": // whose news they are is checked where they are read
 		ok = r.Method == http.MethodPost && len(parts) == 1
 	}
