@@ -66,8 +66,8 @@ func tasks() []task {
 		{name: "ids", about: "Suricata between two interfaces, 7 rules", functions: []job{idsJob()}, settings: idsInherent(), process: true, tool: "the same Suricata between two interfaces", image: "ids", byHand: handIDS},
 		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
 		{name: TaskDNS, about: fmt.Sprintf("%d names answered", ruleCount), functions: []job{dnsJob()}, process: true, tool: "dnsmasq", needs: []string{"dnsmasq"}, byHand: handDNS},
-		{name: none, about: "nothing", tool: "a Linux bridge", byHand: func(_ context.Context, h *byHand) error { return h.bridge(netip.Prefix{}) }},
-		{name: five, about: "firewall, http-filter, ids, dns-lb and nat, one behind the other", functions: fiveJobs(), process: true},
+		{name: none, about: "nothing", settings: insideInherent("there is no function"), tool: "a Linux bridge", byHand: func(_ context.Context, h *byHand) error { return h.bridge(netip.Prefix{}) }},
+		{name: five, about: "firewall, http-filter, ids, dns-lb and nat, one behind the other", functions: fiveJobs(), settings: insideInherent("the chain is a daemon's"), process: true},
 	}
 }
 
@@ -78,6 +78,12 @@ func shaperInherent() map[string]string {
 func idsInherent() map[string]string {
 	const why = "Suricata turns them off at the interfaces of the host, and may not in a function; the stations send nothing that they would cut"
 	return map[string]string{SettingGSO: why, SettingTSO: why}
+}
+
+// insideInherent settings of links inside functions, which are read where the lab makes the functions itself.
+func insideInherent(why string) map[string]string {
+	why += ": the links inside the function ids, between its ports and Suricata, are not there or not read"
+	return map[string]string{SettingMTU: why, SettingGSO: why, SettingTSO: why, SettingChecksums: why, settingTxQueue: why}
 }
 
 // five working functions in one chain.
