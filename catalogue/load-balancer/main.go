@@ -91,15 +91,13 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 }
 
 // export the connections for another instance.
-func (l *function) export() (state []byte, err error) {
-	l.frames.Do(func() { state = l.balancer.export(time.Now()) })
-	return state, nil
+func (l *function) export() ([]byte, error) {
+	return l.balancer.export(l.frames.Do, time.Now()), nil
 }
 
 // take the connections of another instance.
-func (l *function) take(state []byte) (err error) {
-	var taken, left int
-	l.frames.Do(func() { taken, left, err = l.balancer.restore(state, time.Now()) })
+func (l *function) take(state []byte) error {
+	taken, left, err := l.balancer.restore(l.frames.Do, state, time.Now())
 	if err == nil {
 		l.log.Info("connections of the former instance", "taken", taken, "left", left)
 	}

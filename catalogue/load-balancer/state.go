@@ -29,30 +29,49 @@ type record struct {
 	SilentNs                        int64
 }
 
-// export is the table's state: every connection whose client has spoken, and its target.
-func (b *balancer) export(now time.Time) []byte {
-	all := make([]*connection, 0, len(b.table.all))
-	for _, c := range b.table.all {
-		if !c.guessed { // a guess is made again
-			all = append(all, c)
-		}
-	}
-	slices.SortFunc(all, func(x, y *connection) int { return y.used.Compare(x.used) })
-	out := bytes.NewBufferString(stateHead)
-	for _, c := range all[:min(len(all), mostExported)] {
-		v := b.services[c.service]
-		at := v.members[c.target].at
-		_ = binary.Write(out, binary.BigEndian, &record{ // into memory
-			Proto: v.place.proto, Virtual: v.place.at.Addr().As16(), VirtualPort: v.place.at.Port(), Client: c.client.Addr().As16(), ClientPort: c.client.Port(),
-			Target: at.Addr().As16(), AtPort: at.Port(), Phase: uint8(c.phase), Answered: c.answered, SilentNs: now.Sub(c.used).Nanoseconds(),
+// between runs a function between two frames, as nf.Frames.Do does. What takes long is done in several, so that frames go on in between.
+type between func(func())
+
+// atOnce is how many connections are copied, or taken in, between two frames: a millisecond, or less.
+const atOnce = 256
+
+// copies are the table's connections as they are, without guesses, which are made again. Those that come or go meanwhile may be among them or not.
+func (t *table) copies(do between) []connection {
+	n := 0
+	do(func() { n = len(t.list) })
+	all, out := make([]*connection, n), make([]connection, 0, n) // made here: that takes time
+	do(func() { all = all[:copy(all, t.list)] })
+	for some := range slices.Chunk(all, atOnce) {
+		do(func() {
+			for _, c := range some {
+				if c.at != gone && !c.guessed {
+					out = append(out, *c)
+				}
+			}
 		})
 	}
-	return out.Bytes()
+	return out
+}
+
+// export is the table's state: every connection whose client has spoken, and its target.
+func (b *balancer) export(do between, now time.Time) []byte {
+	all := b.table.copies(do)
+	slices.SortFunc(all, func(x, y connection) int { return y.used.Compare(x.used) })
+	out := []byte(stateHead)
+	for _, c := range all[:min(len(all), mostExported)] {
+		v := b.services[c.service] // neither services nor their targets change
+		at := v.members[c.target].at
+		out, _ = binary.Append(out, binary.BigEndian, &record{ // its size is known
+			Proto: v.place.proto, Virtual: v.place.at.Addr().As16(), VirtualPort: v.place.at.Port(), Client: c.client.Addr().As16(), ClientPort: c.client.Port(),
+			Target: at.Addr().As16(), AtPort: at.Port(), Phase: uint8(c.phase), Answered: c.answered, SilentNs: max(now.Sub(c.used), 0).Nanoseconds(),
+		})
+	}
+	return out
 }
 
 // restore takes connections in that another instance has exported, as far as their service and target are still there and nothing here is in their way. An error:
 // it is no such state, and nothing was taken in.
-func (b *balancer) restore(state []byte, now time.Time) (taken, left int, err error) {
+func (b *balancer) restore(do between, state []byte, now time.Time) (taken, left int, err error) {
 	rest, ok := bytes.CutPrefix(state, []byte(stateHead))
 	size := binary.Size(record{})
 	switch {
@@ -68,14 +87,16 @@ func (b *balancer) restore(state []byte, now time.Time) (taken, left int, err er
 		return 0, 0, err
 	}
 	slices.Reverse(all) // the least recently used one first, as the table has them
-	for i := range all {
-		if b.take(&all[i], now) {
-			taken++
-		} else {
-			left++
-		}
+	for some := range slices.Chunk(all, atOnce) {
+		do(func() {
+			for i := range some {
+				if b.take(&some[i], now) {
+					taken++
+				}
+			}
+		})
 	}
-	return taken, left, nil
+	return taken, len(all) - taken, nil
 }
 
 // take a connection in; false: there is no place for it.

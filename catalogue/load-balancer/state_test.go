@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/rig"
 )
 
 // stateConfig has two services with targets in another order than those of its other form.
@@ -25,6 +28,9 @@ const (
 	otherState = `{"services": {"0": {"address": "10.0.0.9", "port": 80, "protocol": "tcp", "targets": [{"address": "10.0.9.1", "port": 80, "mac": "02:00:00:00:00:01"}]}, "z": {"address": "10.0.0.1", "port": 80, "protocol": "tcp", "targets": [{"address": "10.0.1.2", "port": 80, "mac": "02:00:00:00:00:01"}, {"address": "10.0.1.3", "port": 80, "mac": "02:00:00:00:00:01"}]}}}`
 )
 
+// direct is where no frames are.
+func direct(f func()) { f() }
+
 // TestStateIsHandedOver: connections keep their targets in a new instance, also where services and targets have other numbers; those of a target that is gone are left.
 func TestStateIsHandedOver(t *testing.T) {
 	now := time.Now()
@@ -41,11 +47,11 @@ func TestStateIsHandedOver(t *testing.T) {
 	if c := b.table.all[guess]; c == nil || !c.guessed {
 		t.Fatalf("%+v: want a guess", c)
 	}
-	state := b.export(now)
+	state := b.export(direct, now)
 	b.table.remove(b.table.all[guess])
 
 	same := newBalancer(stateConfig(t, oneState), nil, nil, nil)
-	if taken, left, err := same.restore(state, now); taken != 4 || left != 0 || err != nil {
+	if taken, left, err := same.restore(direct, state, now); taken != 4 || left != 0 || err != nil {
 		t.Fatalf("%d taken, %d left, %v", taken, left, err)
 	}
 	for k, c := range b.table.all {
@@ -53,19 +59,19 @@ func TestStateIsHandedOver(t *testing.T) {
 			t.Errorf("%v: %+v, want %+v", k, got, c)
 		}
 	}
-	if again, left, err := same.restore(state, now); again != 0 || left != 4 || err != nil {
+	if again, left, err := same.restore(direct, state, now); again != 0 || left != 4 || err != nil {
 		t.Errorf("again: %d taken, %d left, %v", again, left, err)
 	}
 
 	other := newBalancer(stateConfig(t, otherState), nil, nil, nil)
-	if taken, left, err := other.restore(state, now); taken != 1 || left != 3 || err != nil {
+	if taken, left, err := other.restore(direct, state, now); taken != 1 || left != 3 || err != nil {
 		t.Fatalf("%d taken, %d left, %v", taken, left, err)
 	}
 	w := other.at[place{nf.TCP, client("10.0.0.1:80")}]
 	if c := other.table.all[key{w.index, client("10.9.0.1:1001")}]; c == nil || w.members[c.target].at != client("10.0.1.2:80") {
 		t.Errorf("%+v: want the second target of before", c)
 	}
-	if taken, _, _ := newBalancer(stateConfig(t, oneState), nil, nil, nil).restore(state, now.Add(24*time.Hour)); taken != 4 { // silence is told, not a time of day
+	if taken, _, _ := newBalancer(stateConfig(t, oneState), nil, nil, nil).restore(direct, state, now.Add(24*time.Hour)); taken != 4 { // silence is told, not a time of day
 		t.Errorf("%d taken a day later", taken)
 	}
 }
@@ -100,7 +106,7 @@ func TestStateThatIsNone(t *testing.T) {
 	b := newBalancer(stateConfig(t, oneState), nil, nil, nil)
 	v := b.at[place{nf.TCP, netip.MustParseAddrPort("10.0.0.1:80")}]
 	b.table.add(key{v.index, netip.MustParseAddrPort("10.9.0.1:1000")}, 0, open, now)
-	state := b.export(now)
+	state := b.export(direct, now)
 	for name, x := range map[string]struct {
 		state []byte
 		want  string
@@ -111,7 +117,7 @@ func TestStateThatIsNone(t *testing.T) {
 		"much of it": {append([]byte(stateHead), bytes.Repeat(state[len(stateHead):], mostExported+1)...), "want at most"},
 	} {
 		n := newBalancer(stateConfig(t, oneState), nil, nil, nil)
-		if _, _, err := n.restore(x.state, now); err == nil || !strings.Contains(err.Error(), x.want) || len(n.table.all) > 0 {
+		if _, _, err := n.restore(direct, x.state, now); err == nil || !strings.Contains(err.Error(), x.want) || len(n.table.all) > 0 {
 			t.Errorf("%s: %v, %d taken: want %q", name, err, len(n.table.all), x.want)
 		}
 	}
@@ -119,9 +125,80 @@ func TestStateThatIsNone(t *testing.T) {
 		bad := bytes.Clone(state)
 		bad[i] ^= 0xff
 		n := newBalancer(stateConfig(t, oneState), nil, nil, nil)
-		if _, _, err := n.restore(bad, now); err != nil || len(n.table.all) > 1 {
+		if _, _, err := n.restore(direct, bad, now); err != nil || len(n.table.all) > 1 {
 			t.Errorf("byte %d: %v, %d taken", i, err, len(n.table.all))
 		}
 		n.tick(now.Add(time.Minute))
+	}
+}
+
+// A full table is exported and restored in pieces, between which frames go on; what comes and goes meanwhile is no harm. The times of this machine are logged.
+func TestFramesDoNotWaitForAFullTable(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now := time.Now()
+	cfg := stateConfig(t, strings.Replace(oneState, `{"services"`, `{"connections": 262144, "services"`, 1))
+	from := newBalancer(cfg, nil, nil, nil)
+	v := from.at[place{nf.TCP, netip.MustParseAddrPort("10.0.0.1:80")}]
+	client := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), uint16(1000+i>>16))
+	}
+	for i := range from.table.room {
+		from.table.add(key{v.index, client(i)}, uint8(i%2), open, now.Add(time.Duration(i)))
+	}
+	at := now.Add(time.Second)
+	state := from.export(direct, at)
+	want := min(from.table.room, mostExported)
+	to := newBalancer(cfg, nil, nil, nil)
+	for _, x := range []struct {
+		name string
+		f    func(do between) int
+	}{
+		{"export", func(do between) int {
+			return (len(from.export(do, at)) - len(stateHead)) / binary.Size(record{})
+		}},
+		{"import", func(do between) int {
+			taken, _, err := to.restore(do, state, at)
+			must(t, err)
+			return taken
+		}},
+	} {
+		var longest, all time.Duration
+		times := 0
+		begin := time.Now()
+		n := x.f(func(f func()) {
+			begin := rig.ThreadTime(t)
+			f()
+			d := rig.ThreadTime(t) - begin
+			longest, all, times = max(longest, d), all+d, times+1
+		})
+		t.Logf("%s of %d connections: %s; frames wait %d times, for %s of processor time in all, %s at once", x.name, n, time.Since(begin), times, all, longest)
+		if n != want || times < want/atOnce {
+			t.Errorf("%s: %d connections in %d pieces: want %d, at most %d at once", x.name, n, times, want, atOnce)
+		}
+	}
+	if c := to.table.phases[open].Front().Value.(*connection); !c.used.Equal(now.Add(time.Duration(from.table.room - want))) {
+		t.Errorf("the first one to go was used %s after the first of all: want the least recently used one, %d ns after", c.used.Sub(now), from.table.room-want)
+	}
+	for i, c := range to.table.list {
+		if c.at != i || to.table.all[c.key] != c {
+			t.Fatalf("connection %d of the list is %+v", i, c)
+		}
+	}
+
+	// Half of them go while they are copied, others come.
+	left, looks := 0, 0
+	copied := from.table.copies(func(f func()) {
+		f()
+		if looks++; looks == 3 { // they are known, and some are copied
+			for i := range from.table.room / 2 {
+				from.table.remove(from.table.all[key{v.index, client(2 * i)}])
+				left++
+			}
+			from.table.add(key{v.index, netip.MustParseAddrPort("10.8.0.1:1000")}, 0, open, now)
+		}
+	})
+	if most := from.table.room - left + atOnce; left == 0 || len(copied) < from.table.room-left || len(copied) > most {
+		t.Errorf("%d copied, want %d to %d", len(copied), from.table.room-left, most)
 	}
 }

@@ -41,7 +41,10 @@ type connection struct {
 	owner    *owner
 	inPhase  *list.Element
 	inOwner  *list.Element
+	at       int // in the table's list; gone: it is in no table any more
 }
+
+const gone = -1
 
 // settleAfter packets in a direction the switch is told of it: a short exchange is not worth a word.
 const settleAfter = 8
@@ -71,6 +74,7 @@ type owner struct {
 type table struct {
 	room    int
 	all     map[key]*connection
+	list    []*connection      // in no order
 	phases  [phases]*list.List // of *connection, the least recently used first
 	owners  map[netip.Addr]*owner
 	buckets map[int]*list.List // of *owner, by the number of their connections
@@ -126,7 +130,8 @@ func (t *table) add(k key, target uint8, to phase, now time.Time) *connection {
 		o = &owner{addr: who, all: list.New()}
 		t.owners[who] = o
 	}
-	c := &connection{key: k, target: target, phase: to, used: now, owner: o}
+	c := &connection{key: k, target: target, phase: to, used: now, owner: o, at: len(t.list)}
+	t.list = append(t.list, c)
 	c.inPhase, c.inOwner = t.phases[to].PushBack(c), o.all.PushBack(c)
 	t.all[k] = c
 	t.rank(o, o.all.Len()-1)
@@ -135,6 +140,10 @@ func (t *table) add(k key, target uint8, to phase, now time.Time) *connection {
 
 func (t *table) remove(c *connection) {
 	delete(t.all, c.key)
+	last := t.list[len(t.list)-1]
+	t.list[c.at], last.at, c.at = last, c.at, gone
+	t.list[len(t.list)-1] = nil
+	t.list = t.list[:len(t.list)-1]
 	t.phases[c.phase].Remove(c.inPhase)
 	c.owner.all.Remove(c.inOwner)
 	t.rank(c.owner, c.owner.all.Len()+1)

@@ -22,7 +22,8 @@ func main() {
 	})
 }
 
-// program is the function. What it has of the translator belongs to the goroutine of the loop over frames.
+// program is the function. What it has of the translator belongs to the goroutine of the loop over frames; which translator that is changes load alone, beside whose goroutine
+// no other one asks.
 type program struct {
 	nf.Start
 	frames *nf.Frames
@@ -85,20 +86,16 @@ func (p *program) load(_ context.Context, raw []byte) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	next, left := p.translator(&cfg), 0
+	rest := next.table.follow(p.frames.Do, p.t.table, atOnce, time.Now())
 	p.frames.Do(func() {
-		now := time.Now()
-		if _, left, err = next.table.restore(p.t.table.export(now), now); err != nil {
-			return
-		}
+		rest()
+		left = len(p.t.table.all) - len(next.table.all)
 		next.table.full += p.t.table.full
 		p.noted = next.table.full
 		next.count, next.stations = p.t.count, p.t.stations
 		p.t = next
 		p.settler.Reset() // other flows are translated now
 	})
-	if err != nil {
-		return err
-	}
 	p.inForce(&cfg)
 	if left > 0 {
 		p.Log.Info("sessions ended, which the configuration does not allow any more", "sessions", left)
@@ -107,15 +104,13 @@ func (p *program) load(_ context.Context, raw []byte) error {
 }
 
 // export the sessions for another instance.
-func (p *program) export() (state []byte, err error) {
-	p.frames.Do(func() { state = p.t.table.export(time.Now()) })
-	return state, nil
+func (p *program) export() ([]byte, error) {
+	return p.t.table.export(p.frames.Do, time.Now()), nil
 }
 
 // take the sessions of another instance.
-func (p *program) take(state []byte) (err error) {
-	var taken, left int
-	p.frames.Do(func() { taken, left, err = p.t.table.restore(state, time.Now()) })
+func (p *program) take(state []byte) error {
+	taken, left, err := p.t.table.restore(p.frames.Do, state, time.Now())
 	if err == nil {
 		p.Log.Info("sessions of the former instance", "taken", taken, "left", left)
 	}

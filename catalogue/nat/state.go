@@ -29,23 +29,57 @@ type record struct {
 	Acked, FIN, First                uint32
 }
 
-// export is the table's state: every session, where it is translated to, and how far it has come.
-func (t *table) export(now time.Time) []byte {
-	out := bytes.NewBufferString(stateHead)
-	for _, s := range t.all {
-		r := record{
-			Proto: s.inner.proto, Tags: s.inner.tags, Client: s.inner.client.Addr().As4(), Pool: s.pool.Addr().As4(), Remote: s.inner.remote.Addr().As4(),
-			ClientPort: s.inner.client.Port(), PoolPort: s.pool.Port(), RemotePort: s.inner.remote.Port(), MAC: s.mac, SilentNs: now.Sub(s.seen).Nanoseconds(),
-			Heard: s.heard, Ended: s.ended, Reset: uint8(s.reset), Acks: s.acks, Unproven: s.unproven, Acked: s.acked, FIN: s.fin, First: s.first,
-		}
-		_ = binary.Write(out, binary.BigEndian, &r) // into memory
+// between runs a function between two frames, as nf.Frames.Do does. What takes long is done in several, so that frames go on in between.
+type between func(func())
+
+// atOnce is how many sessions are copied, or taken in, between two frames: a millisecond, or less.
+const atOnce = 256
+
+// copies are the table's sessions as they are. Those that come or go meanwhile may be among them or not.
+func (t *table) copies(do between) []session {
+	n := 0
+	do(func() { n = len(t.all) })
+	all, out := make([]*session, n), make([]session, 0, n) // made here: that takes time
+	do(func() { all = all[:copy(all, t.all)] })
+	for some := range slices.Chunk(all, atOnce) {
+		do(func() {
+			for _, s := range some {
+				if !s.gone {
+					out = append(out, *s)
+				}
+			}
+		})
 	}
-	return out.Bytes()
+	return out
+}
+
+// export is the table's state: every session, where it is translated to, and how far it has come.
+func (t *table) export(do between, now time.Time) []byte {
+	out := []byte(stateHead)
+	for _, s := range t.copies(do) {
+		out, _ = binary.Append(out, binary.BigEndian, &record{ // its size is known
+			Proto: s.inner.proto, Tags: s.inner.tags, Client: s.inner.client.Addr().As4(), Pool: s.pool.Addr().As4(), Remote: s.inner.remote.Addr().As4(),
+			ClientPort: s.inner.client.Port(), PoolPort: s.pool.Port(), RemotePort: s.inner.remote.Port(), MAC: s.mac, SilentNs: max(now.Sub(s.used(now)), 0).Nanoseconds(),
+			Heard: s.heard, Ended: s.ended, Reset: uint8(s.reset), Acks: s.acks, Unproven: s.unproven, Acked: s.acked, FIN: s.fin, First: s.first,
+		})
+	}
+	return out
+}
+
+// used is when a session may have been used last: of one that the switch translates not all packets come.
+func (s *session) used(now time.Time) time.Time {
+	if at := s.seen.Add(settledLasts); s.settled[nf.Up] || s.settled[nf.Down] {
+		if at.Before(now) {
+			return at
+		}
+		return now
+	}
+	return s.seen
 }
 
 // restore takes sessions in that another table has exported, as far as they are still allowed and nothing here is in their way. An error: it is no such state, and
 // nothing was taken in.
-func (t *table) restore(state []byte, now time.Time) (taken, left int, err error) {
+func (t *table) restore(do between, state []byte, now time.Time) (taken, left int, err error) {
 	rest, ok := bytes.CutPrefix(state, []byte(stateHead))
 	size := binary.Size(record{})
 	switch {
@@ -60,15 +94,94 @@ func (t *table) restore(state []byte, now time.Time) (taken, left int, err error
 	if err := binary.Read(bytes.NewReader(rest), binary.BigEndian, all); err != nil {
 		return 0, 0, err
 	}
+	sessions := make([]*session, 0, len(all))
 	for i := range all {
-		if s := all[i].session(now); s != nil && t.fits(s) {
-			t.take(s)
-			taken++
-		} else {
-			left++
+		if s := all[i].session(now); s != nil {
+			sessions = append(sessions, s)
 		}
 	}
-	return taken, left, nil
+	for some := range slices.Chunk(sessions, atOnce) {
+		do(func() {
+			for _, s := range some {
+				if t.fits(s) {
+					t.take(s)
+					taken++
+				}
+			}
+		})
+	}
+	return taken, len(all) - taken, nil
+}
+
+// follow fills a table that is not in force yet with the sessions of one that is, as far as its own configuration allows them. Frames go on meanwhile. What they change is noted
+// and followed, until it is of few sessions: rest does these, between the same two frames between which the table comes into force.
+func (t *table) follow(do between, old *table, few int, now time.Time) (rest func()) {
+	do(func() { old.follows, old.changes = true, nil })
+	all := old.copies(do)
+	for i := range all {
+		t.renew(&all[i], now)
+	}
+	for range maxRounds {
+		var changed []*session
+		do(func() {
+			if len(old.changes) > few {
+				changed, old.changes = old.changes, nil
+			}
+		})
+		for some := range slices.Chunk(changed, atOnce) {
+			as := make([]session, 0, len(some))
+			do(func() {
+				for _, s := range some {
+					s.noted = false
+					as = append(as, *s)
+				}
+			})
+			for i := range as {
+				t.renew(&as[i], time.Now())
+			}
+		}
+		if len(changed) == 0 {
+			break
+		}
+	}
+	return func() {
+		for _, s := range old.changes {
+			as := *s
+			t.renew(&as, time.Now())
+		}
+		old.follows, old.changes = false, nil
+	}
+}
+
+// maxRounds bounds how often a table catches up with another one before it does so while frames wait.
+const maxRounds = 16
+
+// renew has a session of another table as it is there: s is a copy of it.
+func (t *table) renew(s *session, now time.Time) {
+	had := t.inner[s.inner]
+	if had != nil && (s.gone || had.pool != s.pool || had.unproven != s.unproven) {
+		t.remove(had)
+		had = nil
+	}
+	s.seen, s.settled, s.seenOf, s.noted = s.used(now), [2]bool{}, [2]uint8{}, false
+	switch {
+	case s.gone:
+	case had != nil:
+		s.at = had.at
+		*had = *s
+		t.met(had, s.mac)
+	case t.fits(s):
+		own := *s // s may be one of many in one piece of memory
+		t.take(&own)
+	}
+}
+
+// change notes a session for who follows.
+func (t *table) change(s *session) {
+	if t.follows && !s.noted {
+		s.noted = true
+		t.changes = append(t.changes, s)
+	}
 }
 
 // session of a record; nil: it is none that a table could have, or over.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -10,9 +12,13 @@ import (
 	"pgregory.net/rapid"
 
 	"weir.dev/weir/catalogue/nf"
+	"weir.dev/weir/catalogue/rig"
 )
 
 const statePool = `{"pool": ["10.0.0.100"], "clients": ["10.0.1.0/24"], "forward": [{"protocol": "tcp", "port": 8080, "to": "10.0.1.9:80"}]}`
+
+// direct is where no frames are.
+func direct(f func()) { f() }
 
 // A table that takes another's state in has the same sessions, places and counts, and a client that had to take another port keeps it.
 func TestStateIsHandedOver(t *testing.T) {
@@ -33,7 +39,7 @@ func TestStateIsHandedOver(t *testing.T) {
 				from.met(s, [6]byte{2, host})
 			}
 		}
-		taken, left, err := to.restore(from.export(now.Add(time.Second)), now.Add(time.Second))
+		taken, left, err := to.restore(direct, from.export(direct, now.Add(time.Second)), now.Add(time.Second))
 		if err != nil || taken != len(from.all) || left != 0 {
 			t.Fatalf("%d of %d taken, %d left, %v", taken, len(from.all), left, err)
 		}
@@ -51,7 +57,7 @@ func TestStateIsHandedOver(t *testing.T) {
 				t.Errorf("home of %v: %+v, want %+v", who, to.homes[who], h)
 			}
 		}
-		if again, left, err := to.restore(from.export(now), now); again != 0 || left != len(from.all) || err != nil {
+		if again, left, err := to.restore(direct, from.export(direct, now), now); again != 0 || left != len(from.all) || err != nil {
 			t.Errorf("twice: %d taken, %d left, %v", again, left, err)
 		}
 		for _, s := range append([]*session{}, to.all...) {
@@ -91,7 +97,7 @@ func TestStateOfAnotherConfiguration(t *testing.T) {
 	} {
 		to := table(tt.config)
 		at := now.Add(tt.later)
-		if taken, left, err := to.restore(from.export(at), at); err != nil || taken != tt.taken || taken+left != 3 {
+		if taken, left, err := to.restore(direct, from.export(direct, at), at); err != nil || taken != tt.taken || taken+left != 3 {
 			t.Errorf("%s: %d taken, %d left, %v: want %d", name, taken, left, err, tt.taken)
 		}
 	}
@@ -104,13 +110,13 @@ func TestWhatIsNoState(t *testing.T) {
 	from := newTable(&cfg)
 	now := time.Unix(1e9, 0)
 	from.up(inner{nf.UDP, tags{}, netip.MustParseAddrPort("10.0.1.1:1000"), netip.MustParseAddrPort("10.0.9.1:80")}, [6]byte{2}, now)
-	good := from.export(now)
+	good := from.export(direct, now)
 	for name, state := range map[string][]byte{
 		"nothing": nil, "another version": bytes.Replace(good, []byte("nat 1"), []byte("nat 2"), 1), "cut off": good[:len(good)-1],
 		"too many": append(bytes.Clone(good), bytes.Repeat(good[len(stateHead):], maxSessions)...),
 	} {
 		to := newTable(&cfg)
-		if taken, _, err := to.restore(state, now); err == nil || taken+len(to.all) > 0 {
+		if taken, _, err := to.restore(direct, state, now); err == nil || taken+len(to.all) > 0 {
 			t.Errorf("%s: %d taken, %v", name, taken, err)
 		}
 	}
@@ -122,12 +128,137 @@ func FuzzRestore(f *testing.F) {
 	from := newTable(&cfg)
 	now := time.Unix(1e9, 0)
 	from.up(inner{nf.UDP, tags{}, netip.MustParseAddrPort("10.0.1.1:1000"), netip.MustParseAddrPort("10.0.9.1:80")}, [6]byte{2}, now)
-	f.Add(from.export(now)[len(stateHead):])
+	f.Add(from.export(direct, now)[len(stateHead):])
 	f.Fuzz(func(t *testing.T, records []byte) {
 		to := newTable(&cfg)
-		taken, _, err := to.restore(append([]byte(stateHead), records...), now)
+		taken, _, err := to.restore(direct, append([]byte(stateHead), records...), now)
 		if taken != len(to.all) || err != nil && taken > 0 || len(to.inner) != len(to.outer) {
 			t.Errorf("%d taken, %d there, %v", taken, len(to.all), err)
 		}
 	})
+}
+
+// full is a table with as many sessions as there may be.
+func full(t testing.TB, cfg *config, now time.Time) *table {
+	t.Helper()
+	out := newTable(cfg)
+	for i := range maxSessions {
+		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i % 64)}), uint16(1024+i/64))
+		s := out.up(inner{nf.TCP, tags{}, client, netip.MustParseAddrPort("10.0.9.1:80")}, [6]byte{2, byte(i % 64)}, now)
+		if s == nil {
+			t.Fatalf("no room for session %d", i)
+		}
+		out.met(s, [6]byte{2, byte(i % 64)})
+	}
+	return out
+}
+
+// A full table is exported, restored and followed in pieces, between which frames go on. The times of this machine are logged.
+func TestFramesDoNotWaitForAFullTable(t *testing.T) {
+	cfg, err := parseConfig([]byte(`{"pool": ["10.0.0.100-10.0.0.103"], "clients": ["10.0.1.0/24"], "sessions_per_client": 60000}`))
+	must(t, err)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now := time.Now()
+	from := full(t, &cfg, now)
+	for _, x := range []struct {
+		name string
+		f    func(do between) int // how many sessions it was about
+	}{
+		{"export", func(do between) int {
+			return (len(from.export(do, now)) - len(stateHead)) / binary.Size(record{})
+		}},
+		{"import", func(do between) int {
+			taken, _, err := newTable(&cfg).restore(do, from.export(direct, now), now)
+			must(t, err)
+			return taken
+		}},
+		{"reload", func(do between) int {
+			to := newTable(&cfg)
+			do(to.follow(do, from, atOnce, now))
+			return len(to.all)
+		}},
+	} {
+		var longest, all time.Duration
+		times := 0
+		begin := time.Now()
+		n := x.f(func(f func()) {
+			begin := rig.ThreadTime(t)
+			f()
+			d := rig.ThreadTime(t) - begin
+			longest, all, times = max(longest, d), all+d, times+1
+		})
+		t.Logf("%s of %d sessions: %s; frames wait %d times, for %s of processor time in all, %s at once", x.name, n, time.Since(begin), times, all, longest)
+		if n != maxSessions || times < maxSessions/atOnce {
+			t.Errorf("%s: %d sessions in %d pieces: want %d, at most %d at once", x.name, n, times, maxSessions, atOnce)
+		}
+	}
+}
+
+// A table that follows one in force has its sessions in the end, whatever frames do meanwhile.
+func TestATableFollowsAnother(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg, err := parseConfig([]byte(statePool))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		from, to := newTable(&cfg), newTable(&cfg)
+		frames := func() {
+			for range rapid.IntRange(0, 8).Draw(t, "frames") {
+				host := byte(rapid.IntRange(1, 4).Draw(t, "client"))
+				client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, host}), uint16(rapid.IntRange(40000, 40003).Draw(t, "port")))
+				k := inner{nf.TCP, tags{}, client, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 9, 1}), uint16(rapid.IntRange(80, 83).Draw(t, "server")))}
+				switch rapid.IntRange(0, 3).Draw(t, "what") {
+				case 0:
+					if s := from.inner[k]; s != nil {
+						from.remove(s)
+					}
+				case 1:
+					if s := from.down(outer{nf.TCP, tags{}, netip.MustParseAddrPort("10.0.0.100:8080"), k.remote}, now); s != nil {
+						from.change(s)
+						s.acked++
+					}
+				default:
+					if s := from.up(k, [6]byte{2, host}, now); s != nil {
+						from.change(s)
+						from.met(s, [6]byte{2, host})
+						s.acked++
+					}
+				}
+			}
+		}
+		do := func(f func()) { frames(); f(); frames() }
+		rest := to.follow(do, from, rapid.IntRange(0, 8).Draw(t, "few"), now)
+		rest()
+		if len(to.all) != len(from.all) || from.follows || from.changes != nil {
+			t.Fatalf("%d sessions, want %d; %d changes are left", len(to.all), len(from.all), len(from.changes))
+		}
+		for k, s := range from.inner {
+			if got := to.inner[k]; got == nil || got.pool != s.pool || got.mac != s.mac || got.acked != s.acked || got.unproven != s.unproven || to.outer[s.outer()] != got {
+				t.Fatalf("%+v became %+v", s, got)
+			}
+		}
+		for _, s := range append([]*session{}, to.all...) {
+			to.remove(s)
+		}
+		if len(to.taken)+len(to.homes)+len(to.clients)+len(to.macs)+len(to.used)+len(to.mapped) > 0 {
+			t.Errorf("left behind: %+v", to)
+		}
+	})
+}
+
+// A session that the switch translates is silent for the function; it is handed over all the same.
+func TestSettledSessionsAreHandedOver(t *testing.T) {
+	cfg, err := parseConfig([]byte(statePool))
+	must(t, err)
+	from, now := newTable(&cfg), time.Unix(1e9, 0)
+	s := from.up(inner{nf.UDP, tags{}, netip.MustParseAddrPort("10.0.1.1:1000"), netip.MustParseAddrPort("10.0.9.1:81")}, [6]byte{2}, now)
+	s.settled[nf.Up] = true
+	for after, want := range map[time.Duration]int{silentUDP + time.Second: 1, settledLasts + silentUDP + time.Second: 0} {
+		at := now.Add(after)
+		if taken, _, err := newTable(&cfg).restore(direct, from.export(direct, at), at); err != nil || taken != want {
+			t.Errorf("after %s: %d taken, %v: want %d", after, taken, err, want)
+		}
+	}
 }

@@ -53,7 +53,8 @@ type session struct {
 	unproven bool   // begun at out, where the sender's address may be forged: it has not acknowledged the client's SYN. UDP is never proven
 	first    uint32 // sequence number of the client's SYN
 	gone     bool
-	at       int // in the table's list
+	noted    bool // in the table's changes
+	at       int  // in the table's list
 
 	seenOf  [2]uint8 // packets, by direction, up to settleAfter
 	settled [2]bool  // by direction: the switch may translate the further packets, without telling
@@ -122,6 +123,9 @@ type table struct {
 	forward map[place]netip.AddrPort
 	back    map[place]netip.AddrPort // of forwards, by the client's place; without tags
 	full    uint64                   // sessions for which there was no room
+
+	follows bool       // another table follows this one
+	changes []*session // since it has looked, each once
 }
 
 func newTable(cfg *config) *table {
@@ -210,6 +214,7 @@ func (t *table) prove(s *session, p *nf.Packet) bool {
 }
 
 func (t *table) add(s *session) *session {
+	t.change(s)
 	k := s.inner
 	s.at = len(t.all)
 	t.all = append(t.all, s)
@@ -242,6 +247,7 @@ func (t *table) remove(s *session) {
 	if s.gone {
 		return
 	}
+	t.change(s)
 	k := s.inner
 	delete(t.inner, k)
 	delete(t.outer, s.outer())

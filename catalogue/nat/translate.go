@@ -195,6 +195,7 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	if s == nil || !t.remember(nf.Up, p, f.Data, s, now) {
 		return false
 	}
+	t.table.change(s)
 	c := f.Clone()
 	if failed {
 		q.Requote(c.Data, p, nf.Target, s.pool)
@@ -266,6 +267,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	if s == nil {
 		return false
 	}
+	t.table.change(s)
 	if s.mac == [6]byte{} {
 		mac, known := t.stations[station{p.Tags, s.inner.client.Addr()}]
 		if !known { // the sender tries again

@@ -493,3 +493,13 @@ func WiresPass(t *testing.T, r *Rig, least int) {
 		t.Errorf("SIGTERM: %v", err)
 	}
 }
+
+// ThreadTime is the processor time that this thread has used: what others take of the machine is not in it. The test holds the thread (runtime.LockOSThread).
+func ThreadTime(t testing.TB) time.Duration {
+	t.Helper()
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(at.Nano())
+}
