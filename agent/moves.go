@@ -21,8 +21,8 @@ import (
 // Bounds of states that move between hosts.
 const (
 	fetchFor    = 15 * time.Second // from the question until the state is here. It can be waited for in vain so long
-	fetchAtOnce = 2
-	giveAtOnce  = 4
+	fetchAtOnce = 4
+	giveAtOnce  = 8
 	leftFor     = 3 * time.Minute  // that a function's state is kept when it is gone
 	leftBytes   = 2 * api.MaxState // of all functions that are gone
 	leftMost    = 1000             // functions
@@ -34,8 +34,7 @@ func (f *function) fetch(ctx context.Context, want api.Function, img image.Image
 		return
 	}
 	f.applied.Came = want.Placement.Since // also if the instance dies of it: not again
-	// An agent of an earlier version, which noted nothing, had it up here already.
-	if up := want.Status.Healthy && want.Status.Host == f.a.Host; !up && len(img.Contract.Import) > 0 {
+	if len(img.Contract.Import) > 0 {
 		state, err := f.a.stateOf(ctx, f.name)
 		if err == nil && state != nil {
 			err = f.bring(ctx, f.container(), img, state)

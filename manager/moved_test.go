@@ -100,6 +100,25 @@ func TestOnlyTheNewHostGetsAFunctionsState(t *testing.T) {
 	refused(t, err, 404, "has come from no other host")
 }
 
+// The report that a function is up where it has moved to ends the move.
+func TestAFunctionThatIsUpHasNoFormerHost(t *testing.T) {
+	k := &keeper{answer: gives("sessions", 8)}
+	w, clients, _, f := movedWorld(t, k)
+	if f.Placement.FormerHost != "h1" {
+		t.Errorf("%+v", f.Placement)
+	}
+	starts := api.FunctionStatus{State: api.FunctionStarted, Host: "h2"}
+	tellOf(t, clients["h2"], api.StatusReport{Host: "h2", Functions: map[string]api.FunctionStatus{"f": starts}})
+	must(clients["h2"].FunctionState(ctx(t), "f"))(t)
+	starts.Healthy = true
+	tellOf(t, clients["h2"], api.StatusReport{Host: "h2", Functions: map[string]api.FunctionStatus{"f": starts}})
+	if now := must(w.Functions().Get(ctx(t), "f"))(t); now.Placement.FormerHost != "" || now.Generation != f.Generation {
+		t.Errorf("generation %d, was %d; %+v", now.Generation, f.Generation, now.Placement)
+	}
+	_, err := clients["h2"].FunctionState(ctx(t), "f")
+	refused(t, err, 404, "is up already")
+}
+
 // Whatever the former host answers, the new one gets a whole state within the bound, or hears why it gets none.
 func TestWhatAFormerHostHandsOverIsBounded(t *testing.T) {
 	k := &keeper{}

@@ -63,7 +63,7 @@ func (a *Asker) state(w http.ResponseWriter, r *http.Request) error {
 		return api.Refuse(http.StatusForbidden, fmt.Sprintf("the state of function %s is for the agent of its host", name))
 	}
 	if f.Placement == nil || f.Placement.FormerHost == "" {
-		return api.Refuse(http.StatusNotFound, fmt.Sprintf("function %s has come from no other host", name))
+		return api.Refuse(http.StatusNotFound, fmt.Sprintf("function %s has come from no other host, or is up already", name))
 	}
 	leave, err := a.states.enter(who.Host)
 	if err != nil {

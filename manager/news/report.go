@@ -181,6 +181,11 @@ func statuses[S any](ctx context.Context, n *news, kind api.Kind, in map[string]
 		switch now := any(&s).(type) {
 		case *api.FunctionStatus:
 			n.note(o, *now)
+			if now.Healthy && o.Placement != nil && o.Placement.FormerHost != "" { // it is up where it has moved to, with the state of before or without
+				p := *o.Placement
+				p.FormerHost = ""
+				o.Placement = &p
+			}
 			now.Conditions = n.dated(o, now.Conditions)
 		case *api.ChainStatus:
 			now.Conditions = n.dated(o, now.Conditions)
