@@ -215,13 +215,15 @@ static __always_inline bool copied(struct settle_work *w, const struct given *e,
 	return *(volatile __u64 *)&e->state == state && *(volatile __u64 *)&e->since == since;
 }
 
-// rewritten gives a frame the address and port that settle_works has for it; 0 done. Checksums are adjusted, so what came damaged stays so.
+// rewritten gives a frame the address and port that settle_works has for it; 0 done. Checksums are adjusted, so what came damaged stays so. A device may
+// have given the sum of the whole packet (CHECKSUM_COMPLETE). It stays the same, as checksums in the packet make up for what changes. But the kernel counts
+// the pseudo header's change in, which is right for IPv4 alone: BPF_F_RECOMPUTE_CSUM takes it out again.
 __noinline int rewritten(struct __sk_buff *skb)
 {
-	__u32 zero = 0, end, upper, sum, flags = 0, i, *old;
+	__u32 zero = 0, end, upper, sum, flags = 0, whole = 0, i, *old;
 	struct settle_work *w = bpf_map_lookup_elem(&settle_works, &zero);
 	struct rewrite *r;
-	__u16 was, port;
+	__u16 was, port, check;
 	bool v4;
 
 	if (!w)
@@ -234,6 +236,10 @@ __noinline int rewritten(struct __sk_buff *skb)
 	if (w->key.proto == IPPROTO_UDP) {
 		sum = upper + 6;
 		flags = BPF_F_MARK_MANGLED_0; // 0 says that there is none
+		if (bpf_skb_load_bytes(skb, sum, &check, 2))
+			return -1; // cannot be
+		if (!check)
+			whole = BPF_F_RECOMPUTE_CSUM; // nothing makes up for the port
 	}
 	old = end ? w->key.dst : w->key.src;
 	was = bpf_htons(end ? w->key.dst_port : w->key.src_port);
@@ -250,10 +256,10 @@ __noinline int rewritten(struct __sk_buff *skb)
 		if (bpf_l3_csum_replace(skb, w->network + 10, old[0], r->addr[0], 4) ||
 		    bpf_skb_store_bytes(skb, w->network + 12 + 4 * end, r->addr, 4, BPF_F_INVALIDATE_HASH))
 			return -1;
-	} else if (bpf_skb_store_bytes(skb, w->network + 8 + 16 * end, r->addr, 16, BPF_F_INVALIDATE_HASH)) {
+	} else if (bpf_skb_store_bytes(skb, w->network + 8 + 16 * end, r->addr, 16, BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH)) {
 		return -1;
 	}
-	if (bpf_skb_store_bytes(skb, upper + 2 * end, &port, 2, 0))
+	if (bpf_skb_store_bytes(skb, upper + 2 * end, &port, 2, whole))
 		return -1;
 	if ((r->mac[0] | r->mac[1] | r->mac[2] | r->mac[3] | r->mac[4] | r->mac[5]) && bpf_skb_store_bytes(skb, 0, r->mac, 6, 0))
 		return -1;
@@ -292,7 +298,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 		return keyed;
 	k->port = slot;
 	work->now = tick();
-	work->until = keyed & FRESH ? work->now + SETTLE_BAR : 0;
+	work->until = keyed & BEGINS ? work->now + SETTLE_BAR : 0;
 	if (keyed & BEGINS)
 		revoke(flows, work, slot);
 	if (keyed & UNKEYED)

@@ -42,7 +42,7 @@ static __always_inline void turn(struct settle_key *k)
 	}
 }
 
-// take_back makes the function judge a flow anew. After a SYN no verdict is taken until `until`, otherwise 0. Another processor may do the same: what does
+// take_back makes the function judge a flow anew. After a SYN, FIN or RST no verdict is taken until `until`, otherwise 0. Another processor may do the same: what does
 // not bar leaves the bar alone, and of two bars of the same moment either will do. There are kernels that have no atomic operation for this.
 static __always_inline void take_back(struct given *e, __u64 until)
 {

@@ -199,7 +199,7 @@ enum verdict { VERDICT_NONE = 0, VERDICT_PASS = 1, VERDICT_DROP = 2, VERDICT_REW
 #define TICK_SHIFT 20
 #define SETTLE_IDLE 57220   // 60 s: a flow that is idle for so long is not known any more
 #define SETTLE_MOST 286102  // 300 s: a verdict is taken back at this age
-#define SETTLE_BAR 191	    // 200 ms: after a SYN a verdict may still be about the former connection
+#define SETTLE_BAR 191	    // 200 ms: after a SYN, FIN or RST a verdict may still be about the time before
 
 enum rewrite_end { REWRITE_SOURCE = 0, REWRITE_TARGET = 1 };
 

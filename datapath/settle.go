@@ -14,8 +14,9 @@ import (
 var (
 	// ErrNotGiven: a function can settle only what it has been given.
 	ErrNotGiven = errors.New("the function has not been given this flow within the last minute")
-	// ErrEarly: the verdict may still be about the former connection of the same ports: one has just begun, or the switch was busy.
-	ErrEarly = errors.New("a connection began less than 0.2 s ago, or the switch was busy: say it again")
+	// ErrEarly: the verdict may still be about the former connection of the same ports, or about the time before its end: one has just begun or ended, or
+	// the switch was busy.
+	ErrEarly = errors.New("a connection began or ended less than 0.2 s ago, or the switch was busy: say it again")
 	// ErrSettlesNothing: its image has no label weir.settles.
 	ErrSettlesNothing = errors.New("the function settles no flows")
 )
@@ -64,7 +65,7 @@ type Settlement struct {
 	Heard time.Time
 }
 
-// SettleWithin is how long after it was said a verdict is carried out. With the time before, a function's, it is less than the 0.2 s after a SYN in which none is.
+// SettleWithin is how long after it was said a verdict is carried out. With the time before, a function's, it is less than the 0.2 s after a SYN, FIN or RST in which none is.
 const SettleWithin = 50 * time.Millisecond
 
 // Late tells whether it is too late to carry it out. Taking back is never late.

@@ -32,7 +32,7 @@ const (
 
 // Answers.
 const (
-	answerEarly    = "early"     // a connection has just begun: say it again
+	answerEarly    = "early"     // a connection has just begun or ended: say it again
 	answerNotGiven = "not-given" // the function has not been given the flow lately
 )
 

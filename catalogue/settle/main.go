@@ -26,8 +26,8 @@ Tell the switch what this function has decided about flows that it has been give
   pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7 oneway at in
   reset                                       give all flows to this function again
 
-Prints an answer for each line: "ok N" (N entries, one a direction), "early" (a connection began less than 0.2 s ago: say it again), "not-given" (the
-switch has not given the flow to this function lately), "error: ...". Exit code 0: all were ok; 1: some were not; 2: nothing could be said.
+Prints an answer for each line: "ok N" (N entries, one a direction), "early" (a connection began or ended less than 0.2 s ago: say it again),
+"not-given" (the switch has not given the flow to this function lately), "error: ...". Exit code 0: all were ok; 1: some were not; 2: nothing could be said.
 `
 
 const patience = 10 * time.Second

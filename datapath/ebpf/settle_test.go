@@ -1,9 +1,11 @@
 package ebpf
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -176,4 +178,90 @@ func TestTheBarOfASYNStands(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
+}
+
+// The sum of a whole packet that a device has given (CHECKSUM_COMPLETE) is that of the rewritten packet behind a rewrite.
+func TestRewritesKeepTheSumOfThePacket(t *testing.T) {
+	h := newHost(t, Options{})
+	s := h.Switch.(*Switch)
+	fw := h.Inline(datapath.Function{Name: "fw", Settles: true})
+	h.Commit(
+		flow.Rule{Cookie: 1, Match: flow.Match{InPort: h.alice.Port}, Action: flow.Action{Op: flow.Output, Port: fw.Ports.In}},
+		flow.Rule{Cookie: 2, Match: flow.Match{InPort: fw.Ports.Out}, Action: flow.Action{Op: flow.Output, Port: h.bob.Port}})
+	skb := make([]byte, 192) // struct __sk_buff
+	binary.NativeEndian.PutUint32(skb[40:], uint32(h.alice.Port))
+	run := func(frame []byte, flags uint32) ([]byte, error) {
+		o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: skb, Flags: flags}
+		return o.DataOut, h.Host.Do(func() error {
+			verdict, err := s.tables.programs.IngressTcx.Run(&o)
+			if err == nil && verdict != 7 { // TC_ACT_REDIRECT
+				err = fmt.Errorf("verdict %d", int32(verdict))
+			}
+			return err
+		})
+	}
+	const complete = 4 // BPF_F_TEST_SKB_CHECKSUM_COMPLETE, from Linux 6.11 on
+	for name, tt := range map[string]struct {
+		proto    uint8
+		checksum [2]byte
+	}{
+		"TCP": {unix.IPPROTO_TCP, [2]byte{0x12, 0x34}}, "UDP": {unix.IPPROTO_UDP, [2]byte{0x12, 0x34}}, "UDP without a checksum": {unix.IPPROTO_UDP, [2]byte{}},
+	} {
+		for _, ends := range [][3]string{{"10.9.0.1:4000", "10.9.0.2:80", "192.0.2.77:50001"}, {"[fd57::1]:4000", "[fd57::2]:80", "[2001:db8::abcd]:50001"}} {
+			for _, target := range []bool{false, true} {
+				what := fmt.Sprint(name, " from ", ends[0], ", the target: ", target)
+				f := datapath.Flow{Protocol: tt.proto, Src: netip.MustParseAddrPort(ends[0]), Dst: netip.MustParseAddrPort(ends[1]), VLAN: datapath.NoVLAN}
+				to := netip.MustParseAddrPort(ends[2])
+				frame := h.packet(f, tt.checksum)
+				if err := s.UnsettleFlows(suite.Context(t), "fw"); err != nil { // the flow has another rewrite
+					t.Fatal(err)
+				}
+				if _, err := run(frame, 0); err != nil {
+					t.Fatal(what, err)
+				}
+				if n, err := s.SettleFlow(suite.Context(t), "fw", datapath.Settlement{Verdict: datapath.Pass, OneWay: true, At: "in", Flow: f,
+					Rewrite: &datapath.Rewrite{Target: target, To: to}}); n != 1 || err != nil {
+					t.Fatal(what, n, err)
+				}
+				out, err := run(frame, complete)
+				if errors.Is(err, unix.EINVAL) {
+					t.Log("this kernel cannot try sums of whole packets")
+					out, err = run(frame, 0)
+				}
+				if err != nil {
+					t.Errorf("%s: %v (EBADMSG: the sum is not that of the packet)", what, err)
+					continue
+				}
+				if f.Src = to; target {
+					f.Src, f.Dst = netip.MustParseAddrPort(ends[0]), to
+				}
+				want, n := h.packet(f, tt.checksum), 14+40+4 // up to the ports
+				if to.Addr().Is4() {
+					n = 14 + 20 + 4
+					copy(want[14+10:14+12], out[14+10:]) // the checksum
+				}
+				if !bytes.Equal(out[:n], want[:n]) {
+					t.Errorf("%s: % x, want % x", what, out[:n], want[:n])
+				}
+			}
+		}
+	}
+}
+
+// packet of a flow of TCP or UDP from alice to bob.
+func (h *host) packet(f datapath.Flow, checksum [2]byte) []byte {
+	upper := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, f.Src.Port()), f.Dst.Port())
+	if f.Protocol == unix.IPPROTO_TCP {
+		upper = append(upper, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 9, checksum[0], checksum[1], 0, 0)
+	} else {
+		upper = append(upper, 0, 8+30, checksum[0], checksum[1])
+	}
+	upper = append(upper, bytes.Repeat([]byte{'x'}, 30)...)
+	b := append(append([]byte{}, h.bob.MAC[:]...), h.alice.MAC[:]...)
+	if f.Src.Addr().Is4() {
+		b = append(b, 8, 0, 0x45, 0, 0, 20+byte(len(upper)), 0, 0, 0x40, 0, 64, f.Protocol, 0, 0)
+	} else {
+		b = append(b, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(upper)), f.Protocol, 64)
+	}
+	return append(append(append(b, f.Src.Addr().AsSlice()...), f.Dst.Addr().AsSlice()...), upper...)
 }

@@ -132,12 +132,12 @@ func (w *settling) settle(fn *Function, v datapath.Settlement, entries int, want
 	}
 }
 
-// early: of a connection that has begun no verdict is taken at first, since it may be about the former one.
+// early: of a connection that has begun or ended no verdict is taken at first, since it may be about the former one, or about before the end.
 func (w *settling) early(fn *Function, f datapath.Flow, begun time.Time) {
 	w.t.Helper()
 	n, err := w.s.SettleFlow(Context(w.t), fn.Name, pass(f))
 	if late := time.Since(begun) > 150*time.Millisecond; !errors.Is(err, datapath.ErrEarly) && !late {
-		w.t.Errorf("settle after a SYN: %d entries, %v; want %v", n, err, datapath.ErrEarly)
+		w.t.Errorf("settle after a beginning or an end: %d entries, %v; want %v", n, err, datapath.ErrEarly)
 	}
 	_, err = w.s.SettleFlow(Context(w.t), fn.Name, datapath.Settlement{Flow: f}) // it may have been late
 	must(w.t, err)
@@ -393,6 +393,34 @@ func (w *settling) rewrites(fw, other *Function) {
 	}
 }
 
+// copiesAreLeftAlone: a frame that is rewritten behind a tap has gone into the tap as it came, and one that is rewritten before a tap goes into it rewritten.
+func (w *settling) copiesAreLeftAlone(tap *Function) {
+	fw := w.Inline(datapath.Function{Name: "rewriter", Settles: true})
+	must(w.t, w.s.UnsettleFlows(Context(w.t), tap.Name))
+	to := netip.MustParseAddrPort("10.9.0.77:50001")
+	for what, tt := range map[string]struct {
+		chain  []hop
+		source netip.Addr // in the copy
+	}{
+		"a tap before the rewrite": {[]hop{{fn: tap, tap: true}, {fn: fw}}, echo.Src.Addr()},
+		"a tap behind the rewrite": {[]hop{{fn: fw}, {fn: tap, tap: true}}, to.Addr()},
+	} {
+		w.Commit(policy{mode: "exhaustive", from: w.alice, to: w.bob, chain: tt.chain, cookie: 1}.rules()...)
+		w.want(what+": a new flow", true, true, fw, w.there)
+		w.settle(fw, datapath.Settlement{Verdict: datapath.Pass, OneWay: true, At: "in", Flow: echo, Rewrite: &datapath.Rewrite{To: to}}, 1, nil)
+		w.want(what+": a rewritten flow", false, true, fw, w.there)
+		m := mark(w.n)
+		Until(w.t, what+": the copy", func() bool { return len(tap.Sockets["tap"].Frames(m)) > 0 })
+		at := func(s *Socket) netip.Addr { return netip.AddrFrom4([4]byte(s.Frames(m)[0][14+12:])) }
+		if got := at(tap.Sockets["tap"]); got != tt.source {
+			w.t.Errorf("%s: the copy is from %s, want %s", what, got, tt.source)
+		}
+		if got := at(w.bob.Socket); got != to.Addr() {
+			w.t.Errorf("%s: it arrives from %s, want %s", what, got, to.Addr())
+		}
+	}
+}
+
 const (
 	fin = 1 << iota
 	syn
@@ -423,9 +451,7 @@ func (w *settling) connections(fw *Function) {
 			w.want("a segment back", false, true, fw, segment(true, ack))
 			begun := time.Now()
 			w.want(what, true, true, fw, segment(back, flags))
-			if flags&syn != 0 {
-				w.early(fw, stream, begun)
-			}
+			w.early(fw, stream, begun)
 			w.want("a segment after "+what, true, true, fw, segment(false, ack))
 			w.want("a segment back after "+what, true, true, fw, segment(true, ack))
 		}
@@ -523,9 +549,7 @@ func (w *settling) oddBeginnings(fw *Function) {
 		w.want(tt.what, true, true, fw, func(m []byte) (*Station, []byte) {
 			return tagged(false, tt.begins, etherType, tt.packet(segment{port, flags, m}))
 		})
-		if !tt.fin {
-			w.early(fw, stream, begun)
-		}
+		w.early(fw, stream, begun)
 		w.want(tt.what+": the segment behind", true, true, fw, with(tt.later))
 	}
 }
@@ -653,6 +677,7 @@ func (w *settling) taps(chain policy) {
 	copied("a new flow", true)
 	w.settle(tap, pass(echo), 1, nil)
 	copied("a settled flow", false)
+	w.copiesAreLeftAlone(tap)
 
 	// Functions of a chain of copies, too: the copy goes on to the next one.
 	first, last := w.Inline(datapath.Function{Name: "first", Settles: true}), w.Inline(datapath.Function{Name: "last"})
