@@ -43,7 +43,17 @@ type Settler struct {
 type line struct {
 	text string
 	at   time.Time
+	kind kind
 }
+
+// kind of line. What takes back must be heard: a reset makes up for it otherwise.
+type kind uint8
+
+const (
+	isVerdict kind = iota
+	isJudge
+	isReset
+)
 
 // late tells whether a verdict may be about a former connection of the same ports by the time it is heard.
 func (l line) late() bool { return !l.at.IsZero() && time.Since(l.at) > saidWithin }
@@ -60,7 +70,7 @@ const (
 	unsaid   = 1024 // lines that wait
 	redial   = time.Second
 
-	// After a SYN the switch takes no verdict for 0.2 s: one about a former connection of the same ports must be carried out sooner. So it is written within
+	// After a SYN, FIN or RST the switch takes no verdict for 0.2 s: one about the time before must be carried out sooner. So it is written within
 	// saidWithin of its frame, behind so few others that the platform, which takes 2,000 a second, has it 16 ms later; and the platform gives it 50 ms.
 	saidWithin = 100 * time.Millisecond
 	unanswered = 32
@@ -69,7 +79,7 @@ const (
 // SettlerCounters count what became of what was said.
 type SettlerCounters struct {
 	Settled  uint64 // the switch carries it out
-	Early    uint64 // a connection had just begun
+	Early    uint64 // a connection had just begun or ended
 	NotGiven uint64 // the switch has not given the flow to the function lately
 	Refused  uint64 // other errors; the first one is logged
 	Lost     uint64 // not said: too much at once, or no connection
@@ -112,7 +122,7 @@ func (s *Settler) PassAt(d Dir, frame []byte) {
 type Rewrite struct {
 	End End
 	To  netip.AddrPort
-	MAC [6]byte // of the destination from now on; zero: as it was
+	MAC [6]byte // of the destination from now on; zero: as it was. A function that sets it says so always, also when the frame at hand has it already
 }
 
 func (r Rewrite) words() string {
@@ -173,7 +183,7 @@ func (s *Settler) JudgeFlowAt(d Dir, f Flow) { s.judge(f.settled(), onlyAt(d)) }
 // Drop has the flow of a frame dropped before the function, in both directions.
 func (s *Settler) Drop(frame []byte) { s.say("drop", frame, "") }
 
-// Judge takes back what was said of the flow of a frame: the function gets its frames again.
+// Judge takes back what was said of the flow of a frame: the function gets its frames again. What the platform cannot hear now is made up for by a reset.
 func (s *Settler) Judge(frame []byte) {
 	if f, ok := flowOf(frame); ok {
 		s.judge(f, "")
@@ -184,7 +194,7 @@ func (s *Settler) judge(f settled, more string) {
 	s.mu.Lock()
 	clear(s.recent[:]) // it may be said anew at once
 	s.mu.Unlock()
-	if !s.queue(line{text: f.line("judge") + more}) {
+	if !s.queue(line{text: f.line("judge") + more, kind: isJudge}) {
 		s.Reset() // more than was asked for, but never less
 	}
 }
@@ -226,7 +236,7 @@ func (s *Settler) sayOf(f settled, verdict, more string, at time.Time) {
 		*r = recent{hash, now}
 	}
 	s.mu.Unlock()
-	if !again && !s.queue(line{f.line(verdict) + more, at}) {
+	if !again && !s.queue(line{text: f.line(verdict) + more, at: at}) {
 		s.count.lost.Add(1)
 	}
 }
@@ -343,8 +353,11 @@ func (s *Settler) run(ctx context.Context) {
 func (s *Settler) forget() {
 	for {
 		select {
-		case <-s.lines:
+		case l := <-s.lines:
 			s.count.lost.Add(1)
+			if l.kind == isJudge {
+				s.owed.Store(true)
+			}
 		default:
 			return
 		}
@@ -357,21 +370,21 @@ func (s *Settler) converse(ctx context.Context, c net.Conn) {
 	defer stop()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	room := make(chan struct{}, unanswered)
-	resets := make(chan bool, unanswered) // a line that waits for its answer: whether it is a reset
+	said := make(chan kind, unanswered) // lines that wait for their answers
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
 		defer stop()
-		s.hear(c, room, resets)
+		s.hear(c, room, said)
 	}()
-	s.speak(ctx, c, room, resets)
+	s.speak(ctx, c, room, said)
 	stop()
 	c.Close()
 	<-heard
 	for {
 		select {
-		case reset := <-resets:
-			if reset { // it may not have been heard
+		case k := <-said:
+			if k != isVerdict { // it may not have been heard
 				s.owed.Store(true)
 			}
 		default:
@@ -380,7 +393,7 @@ func (s *Settler) converse(ctx context.Context, c net.Conn) {
 	}
 }
 
-func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, resets chan<- bool) {
+func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, said chan<- kind) {
 	w := bufio.NewWriter(c)
 	// place for one more line that is not answered yet.
 	place := func() bool {
@@ -399,8 +412,8 @@ func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, res
 			return false
 		}
 	}
-	say := func(text string, reset bool) bool {
-		resets <- reset // there is a place
+	say := func(text string, k kind) bool {
+		said <- k // there is a place
 		_, err := w.WriteString(text + "\n")
 		return err == nil
 	}
@@ -414,13 +427,16 @@ func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, res
 		case l = <-s.lines:
 		}
 		if !place() {
+			if l.kind == isJudge {
+				s.owed.Store(true)
+			}
 			return
 		}
 		switch {
 		case s.owed.Load():
 			s.forget() // said before the reset
 			s.owed.Store(false)
-			if !say("reset", true) {
+			if !say("reset", isReset) {
 				s.owed.Store(true)
 				return
 			}
@@ -429,7 +445,7 @@ func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, res
 		case l.late():
 			s.count.lost.Add(1)
 			<-room
-		case !say(l.text, false):
+		case !say(l.text, l.kind):
 			return
 		}
 		if len(s.lines) == 0 && w.Flush() != nil {
@@ -438,20 +454,20 @@ func (s *Settler) speak(ctx context.Context, c net.Conn, room chan struct{}, res
 	}
 }
 
-func (s *Settler) hear(c net.Conn, room <-chan struct{}, resets <-chan bool) {
+func (s *Settler) hear(c net.Conn, room <-chan struct{}, said <-chan kind) {
 	told := false
 	answers := bufio.NewScanner(c)
 	for answers.Scan() {
-		var reset bool
+		var k kind
 		select {
-		case reset = <-resets:
+		case k = <-said:
 			<-room
 		default:
 			return // an answer to nothing
 		}
 		switch answer := answers.Text(); {
 		case strings.HasPrefix(answer, "ok "):
-			if !reset {
+			if k != isReset {
 				s.count.settled.Add(1)
 			}
 		case answer == "early":
@@ -464,7 +480,7 @@ func (s *Settler) hear(c net.Conn, room <-chan struct{}, resets <-chan bool) {
 				told = true
 				s.log.Warn("settle a flow", "answer", answer)
 			}
-			if reset {
+			if k != isVerdict {
 				s.owed.Store(true)
 				return
 			}

@@ -209,6 +209,21 @@ func TestAResetIsHeard(t *testing.T) {
 	p.want("pass tcp 10.9.0.1:4000 10.9.0.2:80")
 }
 
+// What takes a verdict back is not lost with a platform that ends, nor while there is none: a reset makes up for it.
+func TestWhatIsTakenBackIsHeard(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	deaf := newPlatform(t, path, func(string) string { return "" })
+	s.Judge(tcpFrame("", ACK))
+	until(t, "nothing is said", func() bool { return len(deaf.lines) > 0 })
+	deaf.l.Close()
+	p := newPlatform(t, path, func(line string) string { return map[bool]string{true: "ok 0"}[line == "reset"] })
+	p.want("reset")
+	s.Judge(tcpFrame("", ACK))
+	p.want("judge tcp 10.9.0.1:4000 10.9.0.2:80", "reset") // its answer was not heard
+}
+
 // A flood of flows, with nobody to hear of them, blocks nobody and keeps little.
 func TestSettlerIsBounded(t *testing.T) {
 	s := NewSettler(filepath.Join(t.TempDir(), "nobody"), slog.New(slog.DiscardHandler))
