@@ -205,8 +205,8 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		if p.Part != nf.Later {
 			s.note(nf.Up, p, now)
 		}
-		if s.mac != mac && s.settled[nf.Down] { // to where the client was
-			t.settler.JudgeFlowAt(nf.Down, s.flow(nf.Down))
+		if s.settled[nf.Down] && (s.mac != mac || s.reset == sure) { // to where the client was; or it is over
+			t.judge(nf.Down, s)
 		}
 		t.table.met(s, mac)
 		t.learn(p.Tags, p.Src, mac)
@@ -291,11 +291,8 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 			t.reset(s, p)
 		}
 		if s.settles(nf.Down, p) {
-			r := nf.Rewrite{End: nf.Target, To: s.inner.client}
-			if !bytes.Equal(f.Data[:6], s.mac[:]) {
-				r.MAC = s.mac
-			}
-			t.settler.RewriteAt(nf.Down, f.Data, r)
+			// The MAC address, even if this frame has it: the switch may know the flow by a frame that had another one.
+			t.settler.RewriteAt(nf.Down, f.Data, nf.Rewrite{End: nf.Target, To: s.inner.client, MAC: s.mac})
 		}
 	}
 	copy(c.Data, s.mac[:])
@@ -306,11 +303,20 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 
 // reset takes note of one from out in a connection that the switch translates: what the client acknowledged last is not known then. If it goes on, the reset was forged.
 func (t *translator) reset(s *session, p *nf.Packet) {
-	if p.Proto == nf.TCP && p.Flags&nf.RST != 0 && s.settled[nf.Up] {
-		s.reset = max(s.reset, likely)
-		s.settled[nf.Up], s.seenOf[nf.Up] = false, 0
-		t.settler.JudgeFlowAt(nf.Up, s.flow(nf.Up))
+	if p.Proto != nf.TCP || p.Flags&nf.RST == 0 {
+		return
 	}
+	s.settled[nf.Down], s.seenOf[nf.Down] = false, 0 // the switch took that back by itself
+	if s.settled[nf.Up] {
+		s.reset = max(s.reset, likely)
+		t.judge(nf.Up, s)
+	}
+}
+
+// judge has the function get the session's packets in a direction again.
+func (t *translator) judge(d nf.Dir, s *session) {
+	s.settled[d], s.seenOf[d] = false, 0 // so it is not said for each packet
+	t.settler.JudgeFlowAt(d, s.flow(d))
 }
 
 func partOf(d nf.Dir, p *nf.Packet, frame []byte) part {

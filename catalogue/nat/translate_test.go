@@ -913,11 +913,25 @@ func TestTranslatedFlowsAreSettled(t *testing.T) {
 	if s.reset != none {
 		t.Error("the client went on: the reset was forged")
 	}
+	straight := packet(t, down+"ack", nil)
+	copy(straight, clientMAC) // the switch may have been given one with another destination
+	for range settleAfter + 1 {
+		l.give(nf.Down, straight)
+	}
+	check("a packet to the client's MAC address", told.take(), downTold)
+	const judgeDown = "judge down 198.51.100.1:80 192.0.2.1:1000 -1"
 	moved := packet(t, up+"ack", nil)
 	moved[11] = 9 // its source is another
 	l.give(nf.Up, moved)
-	check("a client with another MAC address", told.take(), "judge down 198.51.100.1:80 192.0.2.1:1000 -1; "+upTold)
-	check("the client's end, where it was before", give(nf.Up, 3, up+"fin ack"), "judge down 198.51.100.1:80 192.0.2.1:1000 -1")
+	check("a client with another MAC address", told.take(), judgeDown+"; "+upTold)
+	check("the client where it was before", give(nf.Up, 1, up+"ack"), upTold)
+	l.give(nf.Up, moved)
+	check("a client that changes it all the time", told.take(), upTold)
+	check("the client where it was before, again", give(nf.Up, 1, up+"ack"), upTold)
+	check("what is sent there", give(nf.Down, settleAfter+1, down+"ack"), downTold)
+	check("the client's reset", give(nf.Up, 3, up+"rst"), judgeDown)
+	check("behind it", give(nf.Down, settleAfter, down+"ack"), "")
+	check("the client's end", give(nf.Up, 3, up+"fin ack"), "")
 	check("behind it", give(nf.Down, 20, down+"ack"), "")
 	give(nf.Down, 1, down+"fin ack seq=50")
 	give(nf.Up, 1, up+"ack ack=55")
