@@ -31,6 +31,7 @@ type balancer struct {
 	count    counters
 	send     func(nf.Dir, nf.Frame)
 	settle   func(nf.Dir, []byte, nf.Rewrite) // the switch does the same with the further frames of a flow
+	unsettle func()                           // it does so with none any more
 	// ours takes what is to a virtual address and of no service, and ARP and neighbour discovery at in. mine: it goes no further. nil: nobody does.
 	ours func(frame []byte, incomplete bool) (mine bool)
 	// own is the same at out, for the function's own addresses.
@@ -103,7 +104,7 @@ const (
 
 func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
 	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send,
-		settle: func(nf.Dir, []byte, nf.Rewrite) {}}
+		settle: func(nf.Dir, []byte, nf.Rewrite) {}, unsettle: func() {}}
 	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
 		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, check: s.Check}
@@ -246,6 +247,9 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	b.send(nf.Up, c)
 	if settles {
 		b.settle(nf.Up, f.Data, nf.Rewrite{End: nf.Target, To: to.at, MAC: *mac})
+		if *to.mac.Load() != *mac { // found elsewhere meanwhile, and all taken back perhaps before this was said
+			b.unsettle()
+		}
 	}
 	return true
 }

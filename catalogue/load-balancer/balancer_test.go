@@ -542,4 +542,20 @@ func TestOpenConnectionsAreSettled(t *testing.T) {
 			t.Errorf("%s: the switch is told %q, want %q", tt.what, got, tt.want)
 		}
 	}
+
+	// A target that is found elsewhere while a packet is on its way to where it was.
+	const other = "tcp 10.9.0.1:1002 10.9.0.100:80 "
+	give(nf.Up, 1, other+"syn")
+	give(nf.Down, 1, "tcp 10.9.0.2:8080 10.9.0.1:1002 syn ack")
+	give(nf.Up, settleAfter, other+"ack")
+	anew := 0
+	l.unsettle = func() { anew++ }
+	give(nf.Up, 1, other+"ack")
+	if anew > 0 {
+		t.Error("all is taken back although no target has moved")
+	}
+	l.settle = func(nf.Dir, []byte, nf.Rewrite) { l.services[1].members[0].mac.Store(&[6]byte{2, 0, 0, 0, 0, 0x77}) }
+	if give(nf.Up, 1, other+"ack"); anew != 1 {
+		t.Error("a connection stays settled to where its target was")
+	}
 }

@@ -68,7 +68,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 		return err
 	}
 	defer l.frames.Close()
-	b.send, b.settle = l.frames.Send, l.settler.RewriteAt
+	b.send, b.settle, b.unsettle = l.frames.Send, l.settler.RewriteAt, l.settler.Reset
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
