@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/miekg/dns"
+	"pgregory.net/rapid"
 
 	"weir.dev/weir/catalogue/rig"
 )
@@ -207,14 +209,77 @@ func TestReadersAreBounded(t *testing.T) {
 	}
 }
 
+// Who sends most is found among many who send little.
 func TestTalkers(t *testing.T) {
-	ts := talkers{}
+	ts := newTalkers()
 	for i := range 5 * maxTalkers {
 		ts.add(fmt.Sprint("small", i), 1, 10)
 		ts.add("big", 1, 1000)
 		ts.add("nobody", 0, 0)
 	}
-	if top := ts.top(); len(ts) > maxTalkers || len(top) != topTalkers || top[0].Address != "big" || top[0].Packets != 5*maxTalkers {
-		t.Errorf("%d: %+v", len(ts), top)
+	if top := ts.top(); len(ts.by) > maxTalkers || len(top) != topTalkers || top[0].Address != "big" || top[0].Packets != 5*maxTalkers {
+		t.Errorf("%d: %+v", len(ts.by), top)
+	}
+}
+
+// The place that a new address takes is that of an address that sent least; nothing that was counted is lost, whatever the order.
+func TestTalkersKeepTheirOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ts, sum := newTalkers(), uint64(0)
+		for i := range maxTalkers - 3 {
+			ts.add(fmt.Sprint("first", i), 1, uint64(i))
+			sum += uint64(i)
+		}
+		for range rapid.IntRange(0, 50).Draw(t, "additions") {
+			address, bytes := fmt.Sprint("some", rapid.IntRange(0, 20).Draw(t, "address")), rapid.Uint64Range(0, 3000).Draw(t, "bytes")
+			_, known := ts.by[address]
+			full, least := len(ts.rank) == maxTalkers, uint64(math.MaxUint64)
+			for _, x := range ts.rank {
+				least = min(least, x.Bytes)
+			}
+			ts.add(address, 1, bytes)
+			sum += bytes
+			if got := ts.by[address]; full && !known && got.Bytes != least+bytes {
+				t.Fatalf("a new address has %d bytes, want those of the one that sent least, %d, and its own %d", got.Bytes, least, bytes)
+			}
+		}
+		all := uint64(0)
+		for i, x := range ts.rank {
+			if x.at != i || ts.by[x.Address] != x || i > 0 && x.Bytes < ts.rank[(i-1)/2].Bytes {
+				t.Fatalf("place %d: %+v", i, *x)
+			}
+			all += x.Bytes
+		}
+		if all != sum || len(ts.by) != len(ts.rank) || len(ts.rank) > maxTalkers {
+			t.Fatalf("%d bytes of %d, %d addresses, %d in order", all, sum, len(ts.by), len(ts.rank))
+		}
+	})
+}
+
+// An address that comes when there is no room costs about what one that is known costs, not a look at all of them: somebody may scan addresses.
+func TestANewTalkerIsCheap(t *testing.T) {
+	const many = 20_000
+	addresses := make([]string, many)
+	for i := range addresses {
+		addresses[i] = fmt.Sprint("2001:db8::", i)
+	}
+	took := func(address func(i int) string) time.Duration {
+		least := time.Hour
+		for range 5 {
+			ts := newTalkers()
+			for i := range maxTalkers {
+				ts.add(fmt.Sprint("known", i), 1, uint64(1+i))
+			}
+			began := time.Now()
+			for i := range many {
+				ts.add(address(i), 1, 1)
+			}
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	known, fresh := took(func(int) string { return "known7" }), took(func(i int) string { return addresses[i] })
+	if fresh > 60*known { // it was some 300 times
+		t.Errorf("%d new addresses take %s, a known one so many times %s", many, fresh, known)
 	}
 }

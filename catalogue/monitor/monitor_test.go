@@ -144,7 +144,7 @@ func TestTableCountsEveryPacketOnce(t *testing.T) {
 		}
 		tab.endAll(now)
 		sent := uint64(0)
-		for _, x := range tab.talkers {
+		for _, x := range tab.talkers.rank {
 			sent += x.Packets
 		}
 		if reported != ended || sent != ended || ended+tab.untracked != uint64(n) || lines != tab.total || tab.busy() {

@@ -68,7 +68,7 @@ type table struct {
 	active    time.Duration // after which a flow that goes on is reported
 	emit      func(line)
 	report    func(report)
-	talkers   talkers
+	talkers   *talkers
 	flows     map[packet]*flow // by the first packet
 	swept     time.Time
 	total     uint64 // flows so far
@@ -80,7 +80,7 @@ type table struct {
 func newTable(cfg config, emit func(line), tell func(report)) *table {
 	return &table{
 		max: cfg.MaxFlows, idle: time.Duration(cfg.IdleS) * time.Second, active: time.Duration(cfg.ActiveS) * time.Second, emit: emit, report: tell,
-		flows: map[packet]*flow{}, talkers: talkers{},
+		flows: map[packet]*flow{}, talkers: newTalkers(),
 	}
 }
 

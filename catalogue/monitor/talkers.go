@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 )
 
@@ -10,9 +11,13 @@ const (
 	topTalkers = 10
 )
 
-// talkers counts what addresses send, of those that send most: an address that comes when there is no room takes the place of the one that sent least, and its
-// count ("space saving", Metwally 2005). So who sends more than the whole divided by 1024 is there; counts are too high rather than too low.
-type talkers map[string]*talker
+// talkers counts what addresses send, of those that send most. When there is no room, a new address takes the place of the address that sent least, and its
+// count ("space saving", Metwally 2005). So each address that sends more than the whole divided by 1024 is there; counts are too high rather than too low.
+// An addition takes a number of steps that grows with the logarithm of how many there are: a scan of addresses costs little.
+type talkers struct {
+	by   map[string]*ranked
+	rank rank
+}
 
 type talker struct {
 	Address string `json:"address"`
@@ -20,33 +25,66 @@ type talker struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-func (ts talkers) add(address string, packets, bytes uint64) {
+// ranked is a talker with its place in the rank.
+type ranked struct {
+	talker
+	at int
+}
+
+// rank is a heap: the talker that sent least is the first.
+type rank []*ranked
+
+func (r rank) Len() int           { return len(r) }
+func (r rank) Less(i, j int) bool { return r[i].Bytes < r[j].Bytes }
+func (r rank) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].at, r[j].at = i, j
+}
+
+// Push and Pop are heap.Interface's.
+func (r *rank) Push(x any) {
+	if t, ok := x.(*ranked); ok {
+		t.at = len(*r)
+		*r = append(*r, t)
+	}
+}
+
+func (r *rank) Pop() any {
+	last := len(*r) - 1
+	t := (*r)[last]
+	*r = (*r)[:last]
+	return t
+}
+
+func newTalkers() *talkers { return &talkers{by: map[string]*ranked{}} }
+
+func (ts *talkers) add(address string, packets, bytes uint64) {
 	if packets == 0 {
 		return
 	}
-	t := ts[address]
-	if t == nil {
-		t = &talker{}
-		if len(ts) >= maxTalkers {
-			for _, x := range ts {
-				if t.Address == "" || x.Bytes < t.Bytes {
-					t = x
-				}
-			}
-			delete(ts, t.Address)
-		}
+	t := ts.by[address]
+	switch {
+	case t != nil:
+	case len(ts.rank) < maxTalkers:
+		t = &ranked{talker: talker{Address: address}}
+		heap.Push(&ts.rank, t)
+		ts.by[address] = t
+	default:
+		t = ts.rank[0]
+		delete(ts.by, t.Address)
 		t.Address = address
-		ts[address] = t
+		ts.by[address] = t
 	}
 	t.Packets += packets
 	t.Bytes += bytes
+	heap.Fix(&ts.rank, t.at)
 }
 
 // top are those that sent most.
-func (ts talkers) top() []talker {
-	var all []talker
-	for _, t := range ts {
-		all = append(all, *t)
+func (ts *talkers) top() []talker {
+	all := make([]talker, 0, len(ts.rank))
+	for _, t := range ts.rank {
+		all = append(all, t.talker)
 	}
 	slices.SortFunc(all, func(a, b talker) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Address, b.Address)) })
 	return all[:min(len(all), topTalkers)]
