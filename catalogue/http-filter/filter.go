@@ -73,13 +73,28 @@ type flow struct {
 	kept    int // bytes of them, of the budget
 }
 
+// settler hears which flows need not be given to us any more: nf.Settler.
+type settler interface {
+	// Pass has the flow of a frame pass by, whichever port its frames come to: they are not looked at.
+	Pass(frame []byte)
+	// PassAt does so for the frames that go the same way and come to the same port. A connection has a client at one port and a server at the other: frames that
+	// come to the wrong port in the name of either are dropped, so they must go on coming here.
+	PassAt(d nf.Dir, frame []byte)
+}
+
+// unsettled gives all frames to us.
+type unsettled struct{}
+
+func (unsettled) Pass([]byte)           {}
+func (unsettled) PassAt(nf.Dir, []byte) {}
+
 // filter decides about frames. It is used by one goroutine.
 type filter struct {
 	cfg     config
 	policy  *inspect.Policy
 	send    func(nf.Dir, nf.Frame)
 	event   func(kind, text string)
-	settle  func(frame []byte) // the flow of a frame need not be given to us any more
+	settle  settler
 	flows   map[key]*flow
 	clients map[netip.Prefix]*client
 	budget  inspect.Budget
@@ -98,7 +113,7 @@ type counters struct {
 }
 
 func newFilter(cfg config, send func(nf.Dir, nf.Frame), event func(kind, text string), now time.Time) (*filter, error) {
-	x := &filter{send: send, event: event, settle: func([]byte) {}, flows: map[key]*flow{}, clients: map[netip.Prefix]*client{}, started: now, now: now}
+	x := &filter{send: send, event: event, settle: unsettled{}, flows: map[key]*flow{}, clients: map[netip.Prefix]*client{}, started: now, now: now}
 	return x, x.configure(cfg)
 }
 
@@ -133,7 +148,7 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 	case x.looksAtUDP(&p):
 		return nf.Pass
 	case p.Proto != nf.TCP || !x.cfg.Ports.has(p.SrcPort) && !x.cfg.Ports.has(p.DstPort):
-		x.settle(f.Data)
+		x.settle.Pass(f.Data)
 		return nf.Pass
 	case p.Part == nf.First:
 		x.count.Fragments++
@@ -227,7 +242,7 @@ func (x *filter) tcp(d nf.Dir, f nf.Frame, p *nf.Packet) nf.Verdict {
 		}
 		fl.follow(side, p)
 		if !fl.awaits(x.now) {
-			x.settle(f.Data)
+			x.settle.PassAt(d, f.Data)
 		}
 		return nf.Pass
 	case blocked:

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -451,9 +452,10 @@ func TestEvasions(t *testing.T) {
 		}},
 		"other port": {false, false, func(b *bench) { b.port = 81; b.open(); b.passes(b.client(0, bad)); b.passes(len(b.x.flows) == 0) }},
 		"content is never settled": {false, false, func(b *bench) {
-			b.x.settle = func([]byte) { b.t.Error("settled") }
+			said := heard{}
+			b.x.settle = said
 			b.open()
-			b.passes(b.client(0, good), b.server(0, answer, len(good)))
+			b.passes(b.client(0, good), b.server(0, answer, len(good)), len(said) == 0)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -748,10 +750,10 @@ func TestAlerts(t *testing.T) {
 // TestOthersPass: what is not HTTP or TLS on its ports passes unread, and is soon not looked at; long contents without rules are not kept.
 func TestOthersPass(t *testing.T) {
 	b := newBench(t, "")
-	settled := 0
-	b.x.settle = func([]byte) { settled++ }
+	said := heard{}
+	b.x.settle = said
 	b.openUnknown()
-	b.passes(b.server(11, "more", 19), settled > 0)
+	b.passes(b.server(11, "more", 19), said["10.1.1.2 down"] > 0)
 	if fl := b.x.flows[keyOf(b.x)]; fl.state != passing || b.x.budget.Used != flowSize {
 		t.Errorf("%+v, %d bytes", fl, b.x.budget.Used)
 	}
@@ -765,6 +767,39 @@ func TestOthersPass(t *testing.T) {
 	if b.x.budget.Used > 20<<10 {
 		t.Errorf("%d bytes", b.x.budget.Used)
 	}
+}
+
+// heard counts what is said of flows, by their sender and the port.
+type heard map[string]int
+
+func (h heard) Pass(frame []byte)             { h[nf.Decode(frame).Src.String()]++ }
+func (h heard) PassAt(d nf.Dir, frame []byte) { h[nf.Decode(frame).Src.String()+" "+d.String()]++ }
+
+// TestAConnectionIsSettledAtItsPorts: of a connection that is not looked at any more each direction is settled by its own frames, at the port where they come.
+// Frames in its name from the other port are dropped, so they settle nothing. What is on other ports passes from everywhere.
+func TestAConnectionIsSettledAtItsPorts(t *testing.T) {
+	b, said := newBench(t, ""), heard{}
+	b.x.settle = said
+	b.openUnknown()
+	clear(said)
+	for _, side := range []inspect.Side{inspect.Client, inspect.Server} {
+		s := segment{side, isnC + 1 + 19, isnS + 1 + 11, nf.ACK, "more"}
+		if side == inspect.Server {
+			s.seq, s.ack = s.ack, s.seq
+		}
+		b.stops(b.forge(s))
+		if len(said) > 0 {
+			t.Fatalf("a segment from the wrong port settles: %v", said)
+		}
+		b.passes(b.give(s))
+		if want := (heard{map[inspect.Side]string{inspect.Client: "10.1.1.1 up", inspect.Server: "10.1.1.2 down"}[side]: 1}); !maps.Equal(said, want) {
+			t.Fatalf("said %v, want %v", said, want)
+		}
+		clear(said)
+	}
+	b.port = 81
+	s := segment{inspect.Client, 1, 1, nf.ACK, "more"}
+	b.passes(b.forge(s), b.give(s), maps.Equal(said, heard{"10.1.1.1": 2}))
 }
 
 // TestContentOfManyGigabytes: what need not be looked at may be longer than sequence numbers count, and what follows is judged in its place.

@@ -45,7 +45,7 @@ func (p *program) run(ctx context.Context, o nf.Options) error {
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", p.Config, err)
 	}
-	p.filter.settle = p.settler.Pass
+	p.filter.settle = p.settler
 	o.Handle, o.Tick = p.filter.frame, p.filter.tick
 	if p.frames, err = nf.OpenFrames(o); err != nil {
 		return err

@@ -30,6 +30,7 @@ const (
 type eve struct {
 	Type    string `json:"event_type"`
 	Time    string `json:"timestamp"` // of the packet
+	Link    string `json:"in_iface"`  // where it came
 	Source  string `json:"src_ip"`
 	SPort   int    `json:"src_port"`
 	Target  string `json:"dest_ip"`

@@ -518,16 +518,23 @@ func testSettles(t *testing.T, root string) {
 		t.Helper()
 		for range 5 {
 			long := dial()
-			what := fmt.Sprintf("pass tcp %s %s", long.LocalAddr(), long.RemoteAddr())
-			back := fmt.Sprintf("pass tcp %s %s", long.RemoteAddr(), long.LocalAddr())
+			there, back := fmt.Sprintf("pass tcp %s %s oneway", long.LocalAddr(), long.RemoteAddr()), fmt.Sprintf("pass tcp %s %s oneway", long.RemoteAddr(), long.LocalAddr())
+			either := map[string]string{there + " at in": back, back + " at out": there} // the direction in which it is decided is settled at its port
+			then := ""
 			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 				must(t, exchange(long, strings.Repeat("harmless", 200), rig.Patience))
 				select {
 				case got := <-said:
-					if got != what && got != back {
-						t.Fatalf("said %q, want %q", got, what)
+					next, first := either[got]
+					switch {
+					case then == "" && first:
+						then = next
+					case then != "" && got == then:
+						return long
+					case got == there || got == back: // the one before was late
+					default:
+						t.Fatalf("said %q, want one of %v, or %q", got, either, then)
 					}
-					return long
 				case <-time.After(50 * time.Millisecond):
 				}
 			}
@@ -541,10 +548,11 @@ func testSettles(t *testing.T, root string) {
 		t.Error("a word passes in a connection that is not settled")
 	}
 	datagram := udp([]byte("x"))
-	await("pass udp 10.77.0.1:1234 10.77.0.2:9", func() {
+	await("pass udp 10.77.0.1:1234 10.77.0.2:9 oneway at in", func() {
 		datagram[20], datagram[21] = 4, 210 // port 1234
 		r.Client.Send(frame([]byte{8, 0}, datagram))
 	})
+	await("pass udp 10.77.0.2:9 10.77.0.1:1234 oneway", func() {})
 	if text := p.Output(); strings.Contains(text, "msg=alert sid=429") || strings.Contains(text, "msg=alert sid=2 ") {
 		t.Errorf("alerts of our own rules, or of one that has none, are told:\n%s", text)
 	}
@@ -556,29 +564,28 @@ func testSettles(t *testing.T, root string) {
 // Only what Suricata has just said of a flow that goes on is handed to the switch, in its words.
 func TestWhatIsSettled(t *testing.T) {
 	for _, x := range []struct {
-		name, line, want string
-		age              time.Duration
+		name, line string
+		want       []string
+		age        time.Duration
 	}{
-		{"IPv6, with a tag", `"src_ip":"fd00:0000:0000:0000:0000:0000:0000:0001","src_port":5,"dest_ip":"fd00::2","dest_port":80,"proto":"TCP","vlan":[7],"verdict":{"action":"alert"}`, "pass tcp [fd00::1]:5 [fd00::2]:80 vlan 7", 0},
-		{"a priority alone", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":80,"proto":"UDP","vlan":[0],"verdict":{"action":"pass"}`, "pass udp 10.0.0.1:5 10.0.0.2:80", 0},
-		{"nearly late", `"src_ip":"10.0.0.1","src_port":6,"dest_ip":"10.0.0.2","dest_port":80,"proto":"TCP","verdict":{"action":"alert"}`, "pass tcp 10.0.0.1:6 10.0.0.2:80", fresh / 2},
-		{"late", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":81,"proto":"TCP","verdict":{"action":"alert"}`, "", fresh + time.Millisecond},
-		{"from the future", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":82,"proto":"TCP","verdict":{"action":"alert"}`, "", -time.Second},
-		{"dropped by another rule", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":83,"proto":"TCP","verdict":{"action":"drop"}`, "", 0},
-		{"without a verdict", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":84,"proto":"TCP"`, "", 0},
-		{"two tags", `"src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":85,"proto":"TCP","vlan":[7,8],"verdict":{"action":"alert"}`, "", 0},
-		{"ICMP", `"src_ip":"10.0.0.1","dest_ip":"10.0.0.2","proto":"ICMP","icmp_type":8,"verdict":{"action":"alert"}`, "", 0},
-		{"no address", `"src_ip":"","src_port":5,"dest_ip":"10.0.0.2","dest_port":86,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
-		{"no port", `"src_ip":"10.0.0.1","src_port":65541,"dest_ip":"10.0.0.2","dest_port":87,"proto":"TCP","verdict":{"action":"alert"}`, "", 0},
+		{"from a server", `"in_iface":"out-i","src_ip":"10.0.0.2","src_port":80,"dest_ip":"10.0.0.1","dest_port":7,"proto":"TCP","verdict":{"action":"alert"}`, []string{"pass tcp 10.0.0.2:80 10.0.0.1:7 oneway at out", "pass tcp 10.0.0.1:7 10.0.0.2:80 oneway"}, 0},
+		{"from nowhere", `"in_iface":"eth0","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":88,"proto":"TCP","verdict":{"action":"alert"}`, nil, 0},
+		{"IPv6, with a tag", `"in_iface":"in-i","src_ip":"fd00:0000:0000:0000:0000:0000:0000:0001","src_port":5,"dest_ip":"fd00::2","dest_port":80,"proto":"TCP","vlan":[7],"verdict":{"action":"alert"}`, []string{"pass tcp [fd00::1]:5 [fd00::2]:80 vlan 7 oneway at in", "pass tcp [fd00::2]:80 [fd00::1]:5 vlan 7 oneway"}, 0},
+		{"a priority alone", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":80,"proto":"UDP","vlan":[0],"verdict":{"action":"pass"}`, []string{"pass udp 10.0.0.1:5 10.0.0.2:80 oneway at in", "pass udp 10.0.0.2:80 10.0.0.1:5 oneway"}, 0},
+		{"nearly late", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":6,"dest_ip":"10.0.0.2","dest_port":80,"proto":"TCP","verdict":{"action":"alert"}`, []string{"pass tcp 10.0.0.1:6 10.0.0.2:80 oneway at in", "pass tcp 10.0.0.2:80 10.0.0.1:6 oneway"}, fresh / 2},
+		{"late", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":81,"proto":"TCP","verdict":{"action":"alert"}`, nil, fresh + time.Millisecond},
+		{"from the future", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":82,"proto":"TCP","verdict":{"action":"alert"}`, nil, -time.Second},
+		{"dropped by another rule", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":83,"proto":"TCP","verdict":{"action":"drop"}`, nil, 0},
+		{"without a verdict", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":84,"proto":"TCP"`, nil, 0},
+		{"two tags", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":5,"dest_ip":"10.0.0.2","dest_port":85,"proto":"TCP","vlan":[7,8],"verdict":{"action":"alert"}`, nil, 0},
+		{"ICMP", `"in_iface":"in-i","src_ip":"10.0.0.1","dest_ip":"10.0.0.2","proto":"ICMP","icmp_type":8,"verdict":{"action":"alert"}`, nil, 0},
+		{"no address", `"in_iface":"in-i","src_ip":"","src_port":5,"dest_ip":"10.0.0.2","dest_port":86,"proto":"TCP","verdict":{"action":"alert"}`, nil, 0},
+		{"no port", `"in_iface":"in-i","src_ip":"10.0.0.1","src_port":65541,"dest_ip":"10.0.0.2","dest_port":87,"proto":"TCP","verdict":{"action":"alert"}`, nil, 0},
 	} {
-		var want []string
-		if x.want != "" {
-			want = []string{x.want}
-		}
 		rig.Eventually(t, x.name, func() bool { // a machine that is busy meanwhile makes verdicts late
 			got, intime := settledBy(t, x.line, x.age)
-			if intime && !slices.Equal(got, want) {
-				t.Errorf("%s: said %q, want %q", x.name, got, want)
+			if intime && !slices.Equal(got, x.want) {
+				t.Errorf("%s: said %q, want %q", x.name, got, x.want)
 			}
 			return intime
 		})
@@ -593,7 +600,7 @@ func settledBy(t *testing.T, line string, age time.Duration) (said []string, int
 	to := nf.NewSettler(path, slog.New(slog.DiscardHandler))
 	defer to.Close()
 	a, now := newAlerts(slog.New(slog.DiscardHandler)), time.Now()
-	a.settle = func(e eve) { settle(to, e, now) }
+	a.settle = func(e eve) { settle(to, e, []string{"in-i", "out-i"}, now) }
 	a.take([]byte(`{"event_type":"alert","timestamp":"` + now.Add(-age).UTC().Format("2006-01-02T15:04:05.000000-0700") + `","alert":{"signature_id":` + fmt.Sprint(sidDepth) + `},` + line + `}`))
 	if len(a.tallies) != 0 {
 		t.Error("an alert of our own is an event")

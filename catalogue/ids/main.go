@@ -44,7 +44,7 @@ func main() {
 	if _, err := os.Stat(*settleAt); err == nil && !*tap {
 		s.settler = nf.NewSettler(*settleAt, log)
 		defer s.settler.Close()
-		s.alerts.settle = func(e eve) { settle(s.settler, e, time.Now()) }
+		s.alerts.settle = func(e eve) { settle(s.settler, e, s.inner, time.Now()) }
 	}
 	if err := s.run(ctx, ports); err != nil {
 		log.Error("ids ends", "error", err)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,8 +43,9 @@ alert icmp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[3]s; bypas
 // ours tells whether a rule is one of settleRules.
 func (a alert) ours() bool { return a.SID >= sidDepth && a.SID <= sidOther }
 
-// settle tells the switch of a flow that Suricata has just bypassed.
-func settle(to *nf.Settler, e eve, now time.Time) {
+// settle tells the switch of a flow that Suricata has just bypassed. Frames as the one that Suricata has seen are settled at the port where that one came. Where
+// the replies come is not known: at the other port, or at the same one if they have a policy of their own. Suricata would pass them from either.
+func settle(to *nf.Settler, e eve, links []string, now time.Time) {
 	at, err := time.Parse("2006-01-02T15:04:05.999999-0700", e.Time)
 	if age := now.Sub(at); err != nil || age < 0 || age > fresh {
 		return
@@ -64,10 +66,13 @@ func settle(to *nf.Settler, e eve, now time.Time) {
 		vlan = e.VLAN[0]
 	}
 	proto := map[string]byte{"TCP": nf.TCP, "UDP": nf.UDP}[e.Proto]
-	if proto == 0 {
+	dir := nf.Dir(slices.Index(links, e.Link)) // in, out
+	if proto == 0 || dir != nf.Up && dir != nf.Down {
 		return
 	}
-	to.PassFlow(proto, netip.AddrPortFrom(src, uint16(e.SPort)), netip.AddrPortFrom(dst, uint16(e.DPort)), vlan, now.Add(at.Sub(now)))
+	flow, at := nf.Flow{Proto: proto, Src: netip.AddrPortFrom(src, uint16(e.SPort)), Dst: netip.AddrPortFrom(dst, uint16(e.DPort)), VLAN: vlan}, now.Add(at.Sub(now))
+	to.PassFlowAt(dir, flow, at)
+	to.PassFlowOneWay(flow.Reverse(), at)
 }
 
 // marking has rules with the keyword bypass mark their flows instead. Rules with the action pass keep it: Suricata looks at no further packet of their

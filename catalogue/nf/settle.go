@@ -177,6 +177,20 @@ func (s *Settler) PassFlowAt(d Dir, f Flow, at time.Time) {
 	}
 }
 
+// PassFlowOneWay is PassFlowAt for frames that come in whichever direction: for a function that does not judge by the port, and does not know at which one these
+// frames enter.
+func (s *Settler) PassFlowOneWay(f Flow, at time.Time) {
+	if f := f.settled(); f.proto != "" {
+		s.sayOf(f, "pass", " oneway", at)
+	}
+}
+
+// Reverse is the flow of the replies.
+func (f Flow) Reverse() Flow {
+	f.Src, f.Dst = f.Dst, f.Src
+	return f
+}
+
 // JudgeFlowAt takes PassFlowAt back.
 func (s *Settler) JudgeFlowAt(d Dir, f Flow) { s.judge(f.settled(), onlyAt(d)) }
 

@@ -140,16 +140,17 @@ func TestSettlerSpeaks(t *testing.T) {
 	flow := Flow{TCP, netip.MustParseAddrPort("10.9.0.1:4000"), netip.MustParseAddrPort("10.9.0.2:80"), NoVLAN}
 	s.PassFlowAt(Up, flow, time.Now()) // the same
 	s.PassFlowAt(Down, flow, time.Now())
+	s.PassFlowOneWay(flow.Reverse(), time.Now())
 	s.JudgeFlowAt(Up, flow)
 	s.Drop(frame)
 	s.Judge(tcpFrame("", SYN)) // a new connection
 	s.Pass(frame)              // after Judge it is said at once
 	p.want("pass tcp 10.9.0.1:4000 10.9.0.2:80", "pass tcp 10.9.0.1:4000 10.9.0.2:80 oneway", "pass tcp 10.9.0.1:4000 10.9.0.2:80 oneway at in",
-		"pass tcp 10.9.0.1:4000 10.9.0.2:80 oneway at out", "judge tcp 10.9.0.1:4000 10.9.0.2:80 oneway at in", "drop tcp 10.9.0.1:4000 10.9.0.2:80",
+		"pass tcp 10.9.0.1:4000 10.9.0.2:80 oneway at out", "pass tcp 10.9.0.2:80 10.9.0.1:4000 oneway", "judge tcp 10.9.0.1:4000 10.9.0.2:80 oneway at in", "drop tcp 10.9.0.1:4000 10.9.0.2:80",
 		"judge tcp 10.9.0.1:4000 10.9.0.2:80", "pass tcp 10.9.0.1:4000 10.9.0.2:80")
 	s.Reset()
 	p.want("reset")
-	want := SettlerCounters{Settled: 5, Early: 1, NotGiven: 2}
+	want := SettlerCounters{Settled: 6, Early: 1, NotGiven: 2}
 	until(t, fmt.Sprintf("counters are not %+v", want), func() bool { return s.Counters() == want })
 	// What is still refused is said again some time later.
 	end := time.Now().Add(20 * time.Second)
