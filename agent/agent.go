@@ -146,6 +146,7 @@ type Agent struct {
 	mu        sync.Mutex
 	functions map[string]*function
 	captures  atomic.Int32     // under way
+	flowReads atomic.Int32     // under way
 	wires     map[string]*wire // links of endpoints that are up, and the bridge
 
 	// Owned by Run's goroutine.

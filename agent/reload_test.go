@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
@@ -106,6 +110,18 @@ func (s *settling) SettleFlow(context.Context, string, datapath.Settlement) (int
 	return 1, nil
 }
 
+// SettledFlows has as many as are asked for, and one more.
+func (s *settling) SettledFlows(_ context.Context, function string, q datapath.SettledQuery) (found datapath.SettledFlows, err error) {
+	for i := range q.Limit {
+		found.Flows = append(found.Flows, datapath.SettledFlow{
+			At: "in", Verdict: datapath.Discard, Age: time.Duration(1+i) * time.Second, Missed: datapath.Counter{Packets: 1, Bytes: uint64(100 - i)}, Generation: 5,
+			Flow: datapath.Flow{Protocol: unix.IPPROTO_ICMP, Src: netip.MustParseAddrPort("10.9.0.1:7"), Dst: netip.MustParseAddrPort("10.9.0.2:7"), VLAN: datapath.NoVLAN},
+		})
+	}
+	found.Total = q.Limit + 1
+	return found, nil
+}
+
 func (s *settling) UnsettleFlows(context.Context, string) error {
 	if s.fails.Swap(false) {
 		return errors.New("the switch is busy")
@@ -132,6 +148,12 @@ func flowsAreJudgedAgainAfterAReload(t *testing.T) {
 		if after := d.up("fw").Status; after.PID != before.PID || s.anew.Load() != n {
 			t.Errorf("after reload %d its flows were judged anew %d times; before %+v, after %+v", n, s.anew.Load(), before, after)
 		}
+	}
+	flows, err := d.agent.Flows(t.Context(), "fw", api.FlowOptions{Limit: 2})
+	if err != nil || flows.Total != 3 || len(flows.Flows) != 2 || flows.Function != "fw" {
+		t.Errorf("%+v, %v", flows, err)
+	} else if f := flows.Flows[0]; f.Check() != "" || f.Verdict != api.FlowDrop || f.Protocol != "icmp" || *f.EchoID != 7 || f.SourcePort != 0 || f.VLAN != 0 || !f.Since.Equal(flows.Time.Add(-time.Second)) {
+		t.Errorf("%+v", f)
 	}
 	d.put("fw", port(13))
 	d.until("it is refused", func() bool { return strings.Contains(d.function("fw").Status.Message, "13 is not for me") })

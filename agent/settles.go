@@ -52,16 +52,20 @@ func (f *function) speaker(s settle.Space) (string, bool) {
 	return "", false
 }
 
+// instances that may settle flows, by the switch's name.
+func (f *function) instances() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.spaces))
+}
+
 // unsettle takes back what the instance in force has said of flows: it gets all frames again.
 func (f *function) unsettle(ctx context.Context) error {
 	to, can := f.a.Switch.(datapath.Settler)
 	if !can {
 		return nil
 	}
-	f.mu.Lock()
-	names := slices.Collect(maps.Keys(f.spaces))
-	f.mu.Unlock()
-	for _, name := range names {
+	for _, name := range f.instances() {
 		if err := to.UnsettleFlows(ctx, name); err != nil && !errors.Is(err, datapath.ErrNotFound) && !errors.Is(err, datapath.ErrSettlesNothing) && !errors.Is(err, datapath.ErrFull) {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 )
 
-//go:generate go tool bpf2go -go-package bpf -target bpfel -no-global-types -type key -type clone -type action -type tuple_copy -type tuple -type list_copy -type list -type stage -type stages -type port -type function -type control -type near -type flow -type exit_key -type station_key -type port_stats -type rule_stats -type probe -type guard4 -type guard6 -type guard -type guard_stats Steer steer.bpf.c -- -O2 -Wall -Werror -fno-strict-aliasing -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
+//go:generate go tool bpf2go -go-package bpf -target bpfel -no-global-types -type key -type clone -type action -type tuple_copy -type tuple -type list_copy -type list -type stage -type stages -type port -type function -type control -type near -type flow -type exit_key -type station_key -type port_stats -type rule_stats -type probe -type guard4 -type guard6 -type guard -type guard_stats -type given Steer steer.bpf.c -- -O2 -Wall -Werror -fno-strict-aliasing -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 //go:generate go tool bpf2go -go-package bpf -target bpfel Wire wire.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 //go:generate go tool bpf2go -go-package bpf -target bpfel -no-global-types Exit exit.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
 //go:generate go tool bpf2go -go-package bpf -target bpfel -no-global-types -type settle_key -type settle_request -type rewrite Settle settle.bpf.c -- -O2 -Wall -Werror -fno-strict-aliasing -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu

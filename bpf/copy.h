@@ -41,8 +41,8 @@ __noinline int copy_to(struct __sk_buff *skb, __u32 slot, __u32 push)
 		return 0; // a fabric tag stays in the fabric
 	}
 	if (p->flags & PORT_SETTLES && f && f->state == FUNCTION_UP) {
-		verdict = judged(skb, slot, 0) >> 8;
-		if (verdict != VERDICT_NONE && verdict != VERDICT_REWRITE) { // that would change the frame that is copied
+		verdict = judged(skb, slot, COPY) >> 8; // no rewrite: that would change the frame that is copied
+		if (verdict != VERDICT_NONE) {
 			count_settled(slot, s);
 			if (verdict == VERDICT_DROP && p->kind == PORT_FUNCTION)
 				count_drop(slot, s);

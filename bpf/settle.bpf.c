@@ -52,8 +52,11 @@ static __always_inline int settle_at(void *flows, const struct function *f, cons
 		take_back(e, 0); // a frame under way may be about to read the former rewrite
 		return SETTLE_EARLY;
 	}
-	if (!(was & VERDICT_MASK))
+	if (!(was & VERDICT_MASK)) { // nobody counts its frames now
 		e->since = now;
+		e->packets = 0;
+		e->bytes = 0;
+	}
 	if (verdict == VERDICT_REWRITE)
 		e->rewrite = r->rewrite;
 	if (__sync_val_compare_and_swap(&e->state, was, (was & ~(__u64)VERDICT_MASK) | verdict) != was)

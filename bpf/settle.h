@@ -8,6 +8,7 @@ enum keyed {
 	UNKEYED = 2, // the frame has none
 	BEGINS = 4,  // it begins or ends a connection: the function is to see it. Beside UNKEYED: settle_works has the connection's key all the same
 	FRESH = 8,   // it begins one, or answers to that: SYN
+	COPY = 16,   // of a question: the frame is a copy, which nobody rewrites
 };
 
 #define MAX_KEY_TAGS 3 // in a frame, beside the one that was taken off
@@ -268,6 +269,7 @@ __noinline int rewritten(struct __sk_buff *skb)
 
 // judged: what becomes of a frame that is about to enter a function that is up. The low byte of the answer is how far the frame's key is known, to
 // be given to the next such function, the next one the verdict: VERDICT_NONE, the function gets it. Then the flow is known to have been given to it.
+// A copy's question is COPY: its key is read anew.
 __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 {
 	__u32 at = 0;
@@ -275,7 +277,10 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	struct settle_key *k;
 	struct given *e;
 	struct function *f;
+	struct size s;
 	struct port *p;
+	bool copy = keyed & COPY;
+	__u32 verdict;
 	void *flows;
 	__u64 state;
 
@@ -292,7 +297,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	f = bpf_map_lookup_elem(&functions, &at);
 	if (!f)
 		return keyed; // cannot be
-	if (!keyed)
+	if (copy || !keyed)
 		keyed = key_of(skb, work);
 	if ((keyed & (UNKEYED | BEGINS)) == UNKEYED)
 		return keyed;
@@ -328,7 +333,13 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST)
 		take_back(e, 0);
 	state = *(volatile __u64 *)&e->state;
-	if ((state & VERDICT_MASK) == VERDICT_REWRITE && !copied(work, e, state))
+	verdict = state & VERDICT_MASK;
+	if (verdict == VERDICT_REWRITE && (copy || !copied(work, e, state)))
 		return keyed;
-	return keyed | (state & VERDICT_MASK) << 8;
+	if (verdict != VERDICT_NONE) { // frames of one direction may come on several processors
+		s = size_of(skb);
+		__sync_fetch_and_add(&e->packets, s.packets);
+		__sync_fetch_and_add(&e->bytes, s.bytes);
+	}
+	return keyed | verdict << 8;
 }

@@ -63,6 +63,26 @@ type SteerFunction struct {
 	Pad        uint32
 }
 
+type SteerGiven struct {
+	_          structs.HostLayout
+	State      uint64
+	Since      uint64
+	Last       uint64
+	Generation uint32
+	Macs       [12]uint8
+	Rewrite    struct {
+		_    structs.HostLayout
+		End  uint16
+		Port uint16
+		Mac  [6]uint8
+		Pad  uint16
+		Addr [4]uint32
+	}
+	Pad     uint32
+	Packets uint64
+	Bytes   uint64
+}
+
 type SteerGuard struct {
 	_     structs.HostLayout
 	Flags uint8

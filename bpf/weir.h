@@ -221,6 +221,7 @@ struct given {
 	__u8 macs[12]; // of the frame that was given: a verdict is about frames between these two
 	struct rewrite rewrite; // VERDICT_REWRITE: written while there is no verdict
 	__u32 pad;
+	__u64 packets, bytes; // that did not enter the function, since the verdict
 };
 
 // settle_work is where the programs work on the frame under way: their stack is short.

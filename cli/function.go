@@ -19,7 +19,7 @@ func (a *app) functionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "function",
 		Aliases: []string{"fn", "functions"},
-		Short:   "Create, start, stop, restart, delete functions; their logs; run a process in one; write and test one",
+		Short:   "Create, start, stop, restart, delete functions; their logs and settled flows; run a process in one; write and test one",
 		Example: `  weir function restart fw
   weir function logs -f mon
   weir function exec -it ids -- sh`,
@@ -29,7 +29,7 @@ func (a *app) functionCommand() *cobra.Command {
 	cmd.AddCommand(a.functionCreate(), a.functionVerb("start", "Start functions that are created or stopped", (*api.Client).Start),
 		a.functionVerb("stop", "Stop functions; their ports stay, on_fail decides what happens to traffic", (*api.Client).Stop),
 		a.functionVerb("restart", "Stop functions if they run, and start them", (*api.Client).Restart),
-		a.functionDelete(), a.functionLogs(), a.functionExec())
+		a.functionDelete(), a.functionLogs(), a.functionFlows(), a.functionExec())
 	cmd.AddCommand(author.Commands(a.App, author.Options{Layouts: a.o.Layouts})...)
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,6 +248,22 @@ func (h *hollow) Logs(_ context.Context, function string, o container.LogOptions
 
 func (h *hollow) State(context.Context, string, string) (io.ReadCloser, int64, error) {
 	return nil, 0, nil
+}
+
+func (h *hollow) Flows(_ context.Context, function string, o api.FlowOptions) (api.SettledFlows, error) {
+	if function != "fw" {
+		return api.SettledFlows{}, api.Refuse(http.StatusConflict, "host local: its switch ovs settles no flows: function "+function+" gets every packet")
+	}
+	id := uint16(9)
+	all := []api.SettledFlow{
+		{Verdict: api.FlowPass, At: "in", Protocol: "tcp", Source: "10.9.0.1", SourcePort: 4000, Destination: "10.9.0.2", DestPort: 80, Since: time.Now().Add(-time.Minute), IdleNs: 1e9,
+			Missed: api.Counter{Packets: 12, Bytes: 1200}, Generation: 3},
+		{Verdict: api.FlowDrop, At: "out", Protocol: "icmpv6", Source: "fd57::2", Destination: "fd57::1", EchoID: &id, Reply: true, VLAN: 7, Since: time.Now(), Generation: 3},
+	}
+	if o.Sort == api.FlowsNewest {
+		slices.Reverse(all)
+	}
+	return api.SettledFlows{Time: time.Now(), Total: len(all), Flows: all[:min(len(all), o.Limit)]}, nil
 }
 
 func (h *hollow) Capture(context.Context, api.Kind, string, api.CaptureOptions) (io.ReadCloser, error) {

@@ -87,6 +87,11 @@ func (h *host) State(ctx context.Context, function, uid string) (io.ReadCloser, 
 	return h.agent.State(ctx, function, uid)
 }
 
+// Flows are those that a function has settled.
+func (h *host) Flows(ctx context.Context, function string, o api.FlowOptions) (api.SettledFlows, error) {
+	return h.agent.Flows(ctx, function, o)
+}
+
 // Capture streams the frames of a port.
 func (h *host) Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error) {
 	return h.agent.Capture(ctx, kind, name, o)

@@ -44,6 +44,10 @@ func (h *hanging) State(ctx context.Context, _, _ string) (io.ReadCloser, int64,
 	return nil, 0, h.hang(ctx)
 }
 
+func (h *hanging) Flows(ctx context.Context, _ string, _ api.FlowOptions) (api.SettledFlows, error) {
+	return api.SettledFlows{}, h.hang(ctx)
+}
+
 func (h *hanging) Capture(ctx context.Context, _ api.Kind, _ string, _ api.CaptureOptions) (io.ReadCloser, error) {
 	return nil, h.hang(ctx)
 }

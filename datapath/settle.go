@@ -33,6 +33,34 @@ type Settler interface {
 	SettleFlow(ctx context.Context, function string, s Settlement) (int, error)
 	// UnsettleFlows takes all verdicts of a function back.
 	UnsettleFlows(ctx context.Context, function string) error
+	// SettledFlows reads the flows for which a verdict of the function holds now. It takes a while where there are many, during which the function is heard.
+	// Errors: ErrNotFound, ErrSettlesNothing, ErrFull.
+	SettledFlows(ctx context.Context, function string, q SettledQuery) (SettledFlows, error)
+}
+
+// SettledQuery selects from the flows that a function has settled.
+type SettledQuery struct {
+	Limit  int  // so many at most; at least 1
+	Newest bool // those that were settled last, instead of those with most bytes
+}
+
+// SettledFlows are those that were asked for, first that which was settled last, or has most bytes.
+type SettledFlows struct {
+	Total int // of the function now, each direction and port for itself
+	Flows []SettledFlow
+}
+
+// SettledFlow is one direction of a flow that a function has settled, at the port where its frames would enter the function.
+type SettledFlow struct {
+	Flow       Flow
+	Reply      bool   // of ICMP echo: these are the replies
+	At         string // in, out or tap
+	Verdict    Verdict
+	Rewrite    *Rewrite      // of Pass; nil: its frames pass as they are
+	Age        time.Duration // of the verdict
+	Idle       time.Duration // since its last frame; a quarter of a second of it may be missing
+	Missed     Counter       // frames that did not enter the function since the verdict
+	Generation uint32        // of the function's verdicts: all of former ones have ended
 }
 
 // Verdict is what a function says of a flow.

@@ -52,6 +52,7 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 		{"GET", "/v1/trace?from=a&to=b", "", viewer},
 		{"GET", "/v1/policies/p/path", "", viewer},
 		{"GET", "/v1/hosts/h/counters", "", viewer},
+		{"GET", "/v1/functions/f/flows", "", viewer},
 		{"GET", "/v1/watch?kinds=none", "", viewer},
 		{"GET", "/v1/images", "", viewer},
 		{"GET", "/v1/nonsense", "", viewer},

@@ -131,6 +131,7 @@ func TestAHostileHostWithAValidCertificate(t *testing.T) {
 		{"put the state of a function", "PUT", "/v1/agent/state/f-h1", "x", 403},
 		{"read logs elsewhere", "GET", "/v1/functions/f-h2/logs", "", 403},
 		{"read counters of another host", "GET", "/v1/hosts/h2/counters", "", 403},
+		{"read flows of a function", "GET", "/v1/functions/f2/flows", "", 403},
 		{"answer in the place of another host", "GET", "/v1/hosts/h2/connect", "", 403},
 		{"beat for another host", "POST", "/v1/hosts/h2/beat", `{}`, 403},
 		{"speak for the router", "POST", "/v1/fabric", `{"assignments":{"h2":{}}}`, 403},

@@ -130,6 +130,31 @@ func TestCountersAndPath(t *testing.T) {
 	}
 }
 
+// A function's flows are as its host tells them, but for whose they are and what no function can have settled.
+func TestFlowsOfAFunction(t *testing.T) {
+	b, clients := withNode(t)
+	for name, c := range clients {
+		got := must(c.SettledFlows(ctx(t), "fw", api.FlowOptions{Limit: 7}))(t)
+		want := api.SettledFlows{Function: "fw", Host: got.Host, Total: 9, Flows: []api.SettledFlow{{Verdict: api.FlowPass, At: "in", Protocol: "tcp", Source: "10.9.0.1", SourcePort: 4000,
+			Destination: "10.9.0.2", DestPort: 80, Missed: api.Counter{Packets: 7}}}}
+		if d := cmp.Diff(want, got); d != "" || got.Host == "another" {
+			t.Errorf("%s: host %q: %s", name, got.Host, d)
+		}
+	}
+	if got := must(b.SettledFlows(ctx(t), "fw", api.FlowOptions{}))(t); got.Flows[0].Missed.Packets != api.DefaultFlows {
+		t.Errorf("%+v", got)
+	}
+	if _, err := b.SettledFlows(ctx(t), "w1", api.FlowOptions{}); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "created yet") {
+		t.Errorf("a function without a container: %v", err)
+	}
+	if _, err := b.SettledFlows(ctx(t), "none", api.FlowOptions{}); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("no such function: %v", err)
+	}
+	if _, err := b.SettledFlows(ctx(t), "fw", api.FlowOptions{Limit: api.MaxFlows + 1}); !errors.Is(err, api.ErrBadRequest) || !strings.Contains(err.Error(), "want 1 to 1000") {
+		t.Errorf("too many: %v", err)
+	}
+}
+
 func TestAHostThatCannotBeAsked(t *testing.T) {
 	b := start(t, manager.Options{})
 	must(b.Apply(ctx(t), api.ApplyRequest{Document: demo()}))(t)

@@ -32,6 +32,17 @@ func (*node) Metrics(context.Context) ([]api.FunctionMetrics, error) {
 	return []api.FunctionMetrics{{Function: "fw", Metrics: denied}, {Function: "elsewhere", Metrics: denied}}, nil
 }
 
+// Flows are two, one of which no function can have settled.
+func (*node) Flows(_ context.Context, function string, o api.FlowOptions) (api.SettledFlows, error) {
+	if function != "fw" {
+		return api.SettledFlows{}, fmt.Errorf("function %s: %w", function, container.ErrNotFound)
+	}
+	flow := api.SettledFlow{Verdict: api.FlowPass, At: "in", Protocol: "tcp", Source: "10.9.0.1", SourcePort: 4000, Destination: "10.9.0.2", DestPort: 80, Missed: api.Counter{Packets: uint64(o.Limit)}}
+	other := flow
+	other.Source = "\x1b[2J"
+	return api.SettledFlows{Function: "another", Host: "another", Total: 9, Flows: []api.SettledFlow{flow, other}}, nil
+}
+
 func (*node) ImageList(context.Context) ([]api.Image, error) {
 	return []api.Image{{Name: "wire:1", Digest: "sha256:1", Description: "hands on", ConfigSchema: json.RawMessage(`{"type":"object"}`)}}, nil
 }

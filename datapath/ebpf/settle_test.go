@@ -2,16 +2,19 @@ package ebpf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/bpf"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/datapath/suite"
 	"weir.dev/weir/flow"
@@ -119,6 +122,82 @@ func TestAFloodOfFlowsIsBounded(t *testing.T) {
 		h.alice.Send(t, h.datagram(9, 3))
 		return settle(late, 9, 3) == nil
 	})
+}
+
+// Of many flows that a function has settled the biggest or the newest are listed, and none whose verdict has ended.
+func TestSettledFlowsAreListed(t *testing.T) {
+	h := newHost(t, Options{Settled: 4096})
+	s := h.Switch.(*Switch)
+	fw := h.Inline(datapath.Function{Name: "fw", Settles: true})
+	h.Commit(
+		flow.Rule{Cookie: 1, Stage: flow.Egress, Match: flow.Match{OutPort: h.bob.Port}, Action: flow.Action{Op: flow.Output, Port: fw.Ports.In}},
+		flow.Rule{Cookie: 2, Match: flow.Match{InPort: fw.Ports.Out}, Action: flow.Action{Op: flow.Output, Port: h.bob.Port}})
+	of := func(port uint16) datapath.Settlement {
+		return datapath.Settlement{Verdict: datapath.Pass, OneWay: true, Flow: datapath.Flow{Protocol: unix.IPPROTO_UDP, VLAN: datapath.NoVLAN,
+			Src: netip.AddrPortFrom(netip.MustParseAddr("10.9.0.1"), port), Dst: netip.MustParseAddrPort("10.9.0.2:9")}}
+	}
+	const many, first = 1500, 10000
+	for i := range uint16(many) {
+		h.alice.Send(t, h.datagram(first+i, 9))
+		suite.Until(t, "a flow is settled", func() bool { _, err := s.SettleFlow(suite.Context(t), "fw", of(first+i)); return err == nil })
+	}
+	// Two flows have frames that do not enter the function: one has three, one two.
+	before := h.bob.Count()
+	for _, port := range []uint16{first + 700, first + 700, first + 700, first + 30, first + 30} {
+		h.alice.Send(t, h.datagram(port, 9))
+	}
+	suite.Until(t, "they arrive", func() bool { return h.bob.Count() >= before+5 })
+	list := func(q datapath.SettledQuery) datapath.SettledFlows {
+		t.Helper()
+		found, err := s.SettledFlows(suite.Context(t), "fw", q)
+		if err != nil || len(found.Flows) > max(q.Limit, 1) {
+			t.Fatalf("%d flows, %v", len(found.Flows), err)
+		}
+		return found
+	}
+	found := list(datapath.SettledQuery{Limit: 2})
+	length := uint64(len(h.datagram(1, 1)))
+	var got []datapath.Counter
+	for _, f := range found.Flows {
+		got = append(got, f.Missed)
+	}
+	if want := []datapath.Counter{{Packets: 3, Bytes: 3 * length}, {Packets: 2, Bytes: 2 * length}}; found.Total != many || !slices.Equal(got, want) || found.Flows[0].Flow != of(first+700).Flow {
+		t.Errorf("the biggest of %d: %+v", found.Total, found.Flows)
+	}
+	newest := list(datapath.SettledQuery{Limit: 1000, Newest: true})
+	if !slices.IsSortedFunc(newest.Flows, func(a, b datapath.SettledFlow) int { return cmp.Compare(a.Age, b.Age) }) || newest.Total != many || len(newest.Flows) != 1000 ||
+		newest.Flows[0].Age > newest.Flows[999].Age || !slices.ContainsFunc(newest.Flows, func(f datapath.SettledFlow) bool { return f.Flow == of(first+many-1).Flow }) {
+		t.Errorf("the newest of %d: %+v to %+v", newest.Total, newest.Flows[0], newest.Flows[len(newest.Flows)-1])
+	}
+
+	// A verdict that is too old, a flow that is idle for too long, and one of another instance are not there.
+	flows, f := h.table(t, "fw"), s.ports.fns["fw"]
+	for i, change := range []func(*bpf.SteerGiven){
+		func(e *bpf.SteerGiven) { e.Since -= settleMost + 1 }, func(e *bpf.SteerGiven) { e.Last -= settleIdle + 1 }, func(e *bpf.SteerGiven) { e.Generation += 10 },
+		func(e *bpf.SteerGiven) { e.State &^= verdictMask },
+	} {
+		k, e := request(f, of(first+uint16(i))).Key, bpf.SteerGiven{}
+		k.Port = f.Ports[0].Slot
+		if err := flows.Lookup(k, &e); err != nil {
+			t.Fatal(err)
+		}
+		change(&e)
+		if err := flows.Put(k, e); err != nil {
+			t.Fatal(err)
+		}
+		if n := list(datapath.SettledQuery{Limit: 1}).Total; n != many-1-i {
+			t.Errorf("%d flows are settled when %d verdicts have ended", n, 1+i)
+		}
+	}
+	was := found.Flows[0].Generation
+	if err := s.UnsettleFlows(suite.Context(t), "fw"); err != nil {
+		t.Fatal(err)
+	}
+	h.alice.Send(t, h.datagram(first, 9))
+	suite.Until(t, "a flow is settled again", func() bool { _, err := s.SettleFlow(suite.Context(t), "fw", of(first)); return err == nil })
+	if found := list(datapath.SettledQuery{Limit: 5}); found.Total != 1 || found.Flows[0].Generation != was+1 || found.Flows[0].Missed != (datapath.Counter{}) {
+		t.Errorf("after all was taken back, generation %d: %+v", was, found)
+	}
 }
 
 // Nothing that takes a verdict back at the same moment shortens the time after a SYN in which none is taken.

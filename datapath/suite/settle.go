@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -148,6 +150,28 @@ func (w *settling) early(fn *Function, f datapath.Flow, begun time.Time) {
 	}
 }
 
+// listed: the switch lists what a function has settled, and the frames that did not enter it since.
+func (w *settling) listed(fn *Function, want ...string) {
+	w.t.Helper()
+	found, err := w.s.SettledFlows(Context(w.t), fn.Name, datapath.SettledQuery{Limit: 100})
+	got := []string{}
+	for _, f := range found.Flows {
+		text := fmt.Sprintf("%d at %s: %d %s %s vlan %d reply %t: %d", f.Verdict, f.At, f.Flow.Protocol, f.Flow.Src, f.Flow.Dst, f.Flow.VLAN, f.Reply, f.Missed.Packets)
+		if r := f.Rewrite; r != nil {
+			text += fmt.Sprintf(" to %t %s %s", r.Target, r.To, net.HardwareAddr(r.MAC[:]))
+		}
+		got = append(got, text)
+		if n := f.Missed; n.Bytes < 60*n.Packets || n.Bytes > 200*n.Packets || f.Age < 0 || f.Age > time.Minute || f.Idle < 0 || f.Idle > time.Minute {
+			w.t.Errorf("%+v", f)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if err != nil || found.Total != len(want) || !slices.Equal(got, want) {
+		w.t.Errorf("settled flows of %s: %d, %q, %v; want %q", fn.Name, found.Total, got, err, want)
+	}
+}
+
 func pass(f datapath.Flow) datapath.Settlement {
 	return datapath.Settlement{Verdict: datapath.Pass, Flow: f}
 }
@@ -198,7 +222,15 @@ func (w *settling) flows(fw, other, idle *Function) {
 	w.want("the priority tag", false, true, fw, func(m []byte) (*Station, []byte) {
 		return w.frame(false, []uint16{0}, flow.EtherTypeIPv4, ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)))
 	})
+	w.listed(fw, "1 at in: 17 10.9.0.1:4000 10.9.0.2:7 vlan 65535 reply false: 3", "1 at out: 17 10.9.0.2:7 10.9.0.1:4000 vlan 65535 reply false: 1")
+	w.listed(idle)
+	for name, want := range map[string]error{"other": datapath.ErrSettlesNothing, "nobody": datapath.ErrNotFound} {
+		if _, err := w.s.SettledFlows(Context(w.t), name, datapath.SettledQuery{Limit: 1}); !errors.Is(err, want) {
+			w.t.Errorf("settled flows of %s: %v, want %v", name, err, want)
+		}
+	}
 	must(w.t, w.s.UnsettleFlows(Context(w.t), "fw"))
+	w.listed(fw)
 	w.want("all verdicts taken back", true, true, fw, w.there)
 }
 
@@ -211,6 +243,7 @@ func (w *settling) verdicts(fw *Function) {
 	w.settle(fw, datapath.Settlement{Verdict: datapath.Discard, Flow: echo}, 2, nil)
 	w.want("a dropped flow", false, false, fw, w.there)
 	w.want("its reverse", false, false, fw, w.back)
+	w.listed(fw, "2 at in: 17 10.9.0.1:4000 10.9.0.2:7 vlan 65535 reply false: 1", "2 at out: 17 10.9.0.2:7 10.9.0.1:4000 vlan 65535 reply false: 1")
 	if after := w.port("function/fw/in"); after.Dropped.Packets != before.Dropped.Packets+1 || after.Settled.Packets != before.Settled.Packets+1 {
 		w.t.Errorf("counters before %+v, after %+v; want one packet dropped and settled", before, after)
 	}
@@ -245,6 +278,8 @@ func (w *settling) verdicts(fw *Function) {
 	w.want("a request, settled", false, true, fw, ping)
 	w.want("its reply, settled", false, true, fw, pong)
 	w.want("a segment in a VLAN, settled", false, true, fw, six)
+	w.listed(fw, "1 at in: 1 10.9.0.1:9 10.9.0.2:9 vlan 65535 reply false: 1", "1 at out: 1 10.9.0.2:9 10.9.0.1:9 vlan 65535 reply true: 1",
+		"1 at in: 6 [fd57::1]:4000 [fd57::2]:7 vlan 5 reply false: 1")
 	w.want("a request the other way", true, true, fw, func(m []byte) (*Station, []byte) {
 		return w.frame(true, nil, flow.EtherTypeIPv4, ipv4(2, 1, unix.IPPROTO_ICMP, 64, 0, icmp(8, m)))
 	})
@@ -368,6 +403,7 @@ func (w *settling) rewrites(fw, other *Function) {
 			}
 			w.settle(fw, v, 1, nil) // the same again changes nothing
 		}
+		w.listed(fw, fmt.Sprintf("1 at in: %d %s %s vlan %d reply false: 2 to %t %s %s", tt.proto, ends[0], ends[1], v.Flow.VLAN, tt.target, tt.to, net.HardwareAddr(tt.mac[:])))
 		// Another rewrite: a frame under way may be about to read the former one, so the function gets the flow first.
 		another := *v.Rewrite
 		another.To = netip.AddrPortFrom(another.To.Addr(), 50002)
@@ -677,6 +713,7 @@ func (w *settling) taps(chain policy) {
 	copied("a new flow", true)
 	w.settle(tap, pass(echo), 1, nil)
 	copied("a settled flow", false)
+	w.listed(tap, "1 at tap: 17 10.9.0.1:4000 10.9.0.2:7 vlan 65535 reply false: 1")
 	w.copiesAreLeftAlone(tap)
 
 	// Functions of a chain of copies, too: the copy goes on to the next one.

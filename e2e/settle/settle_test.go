@@ -4,9 +4,11 @@ package settle
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -202,6 +204,37 @@ func (w *talk) settled(ctx context.Context, r *rig.Rig) {
 	rig.Eventually(ctx, w.t, "the flow is settled", func() (bool, string) { return w.passesBy(ctx, r, five()...) })
 }
 
+// listed: both directions of a talk are among the flows that a function has settled, with at least so many packets.
+func (w *talk) listed(ctx context.Context, r *rig.Rig, name string, packets uint64) {
+	w.t.Helper()
+	out, err := r.Weir(ctx, "function", "flows", name, "-o", "json")
+	var found api.SettledFlows
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &found)
+	}
+	if err != nil {
+		w.t.Fatal(err, out)
+	}
+	said := map[string]int{}
+	for _, f := range found.Flows {
+		source, destination := fmt.Sprintf("%s:%d", f.Source, f.SourcePort), fmt.Sprintf("%s:%d", f.Destination, f.DestPort)
+		if source != w.c.LocalAddr().String() && destination != w.c.LocalAddr().String() {
+			continue
+		}
+		said[fmt.Sprint(f.Verdict, " at ", f.At, " ", f.Protocol, " ", source, " ", destination)]++
+		if f.Missed.Packets < packets || f.Missed.Bytes < 40*packets || found.Time.Sub(f.Since) < 0 || f.IdleNs < 0 || f.IdleNs > int64(time.Minute) {
+			w.t.Errorf("%+v", f)
+		}
+	}
+	want := map[string]int{
+		fmt.Sprint("pass at in tcp ", w.c.LocalAddr(), " ", w.c.RemoteAddr()):  1,
+		fmt.Sprint("pass at out tcp ", w.c.RemoteAddr(), " ", w.c.LocalAddr()): 1,
+	}
+	if !maps.Equal(said, want) {
+		w.t.Errorf("settled flows of %s: %v, want %v\n%s", name, said, want, out)
+	}
+}
+
 // passesBy says some lines, and whether they have passed some functions by.
 func (w *talk) passesBy(ctx context.Context, r *rig.Rig, names ...string) (bool, string) {
 	w.t.Helper()
@@ -243,6 +276,11 @@ func TestSettledFlowsPassTheChainBy(t *testing.T) {
 	text, err := r.Weir(ctx, "trace", "alice", "bob", "tcp/9000")
 	if err != nil || !strings.Contains(text, "SETTLED") || !strings.Contains(text, "may settle flows") {
 		t.Errorf("trace: %v\n%s", err, text)
+	}
+
+	w.listed(ctx, r, "f3", 200)
+	if text, err := r.Weir(ctx, "function", "flows", "f3", "-o", "wide"); err != nil || !strings.Contains(text, "GENERATION") || !strings.Contains(text, w.c.LocalAddr().String()) {
+		t.Errorf("%v\n%s", err, text)
 	}
 
 	// A rule that the function itself changes.
@@ -347,6 +385,10 @@ func TestOnOpenVSwitchAllIsGiven(t *testing.T) {
 	}
 	out, err := r.Weir(ctx, "function", "exec", "f1", "--", "weir-settle", "reset")
 	if err == nil || !strings.Contains(err.Error()+out, "the host's switch ebpf") {
+		t.Errorf("%q, %v", out, err)
+	}
+	out, err = r.Weir(ctx, "function", "flows", "f1")
+	if err == nil || !strings.Contains(err.Error()+out, "its switch ovs settles no flows: function f1 gets every packet") {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -82,6 +82,8 @@ func (a *Asker) Routes() []web.Route {
 			Query: []string{"arg", "env", "tty"}, Answers: map[int]any{101: nil}, Problems: []int{400, 404, 409, 426}, Handler: a.exec},
 		{Method: "GET", Path: "/v1/functions/{name}/metrics", ID: "function-metrics", Needs: api.RoleViewer, Summary: "the numbers that a function has told last of itself",
 			Answers: map[int]any{200: api.FunctionMetrics{}}, Problems: []int{404, 503}, Handler: a.functionMetrics},
+		{Method: "GET", Path: "/v1/functions/{name}/flows", ID: "function-flows", Needs: api.RoleViewer, Summary: "the flows that a function has settled, read live from the switch of its host",
+			Query: []string{"limit", "sort"}, Answers: map[int]any{200: api.SettledFlows{}}, Problems: []int{400, 404, 409, 503}, Handler: a.flows},
 		{Method: "GET", Path: "/v1/hosts/{name}/counters", ID: "counters", Needs: api.RoleViewer, Summary: "a host's ports and rules with their counters, read live from its switch",
 			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
 		{Method: "GET", Path: "/v1/images", ID: "list-images", Needs: api.RoleViewer, Summary: "the images that hosts have now, with what their functions are like and the schema of their config",
@@ -441,6 +443,8 @@ type Node interface {
 	Exec(ctx context.Context, function string, e container.ExecSpec) (int, error)
 	// State is that of a function with a UID that moves to another host, and its length in bytes; nil: it has none. The caller closes it.
 	State(ctx context.Context, function, uid string) (io.ReadCloser, int64, error)
+	// Flows are those that a function has settled.
+	Flows(ctx context.Context, function string, o api.FlowOptions) (api.SettledFlows, error)
 	// ImageList has the images of the host; an image that cannot be read is left out.
 	ImageList(ctx context.Context) ([]api.Image, error)
 	// Metrics are what the host's functions have told last of themselves.

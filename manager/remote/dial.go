@@ -135,6 +135,13 @@ func (c *Client) Capture(ctx context.Context, kind api.Kind, name string, o api.
 	return resp.Body, nil
 }
 
+// Flows are those that a function has settled.
+func (c *Client) Flows(ctx context.Context, function string, o api.FlowOptions) (api.SettledFlows, error) {
+	var out api.SettledFlows
+	err := c.read(ctx, http.MethodGet, "/functions/"+url.PathEscape(function)+"/flows?"+o.Query().Encode(), nil, maxVerdict, &out)
+	return out, err
+}
+
 // Exec runs one more process in a function and returns its exit code.
 func (c *Client) Exec(ctx context.Context, function string, e container.ExecSpec) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)

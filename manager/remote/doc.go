@@ -21,6 +21,7 @@ type Node interface {
 	Capture(ctx context.Context, kind api.Kind, name string, o api.CaptureOptions) (io.ReadCloser, error)
 	// State is that of a function with a UID that moves to another host, and its length in bytes; nil: it has none. The caller closes it.
 	State(ctx context.Context, function, uid string) (io.ReadCloser, int64, error)
+	Flows(ctx context.Context, function string, o api.FlowOptions) (api.SettledFlows, error)
 	ImageList(ctx context.Context) ([]api.Image, error)
 	Metrics(ctx context.Context) ([]api.FunctionMetrics, error)
 	// Admit tells what the host has against what is new or changed in a document.

@@ -112,6 +112,19 @@ func handler(n Node) http.Handler {
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("GET /functions/{name}/logs", func(w http.ResponseWriter, r *http.Request) { logs(n, w, r) })
 	mux.HandleFunc("GET /functions/{name}/state", func(w http.ResponseWriter, r *http.Request) { state(n, w, r) })
+	mux.HandleFunc("GET /functions/{name}/flows", func(w http.ResponseWriter, r *http.Request) {
+		o, err := api.ParseFlows(r.URL.Query())
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		flows, err := n.Flows(r.Context(), r.PathValue("name"), o)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, "application/json", flows)
+	})
 	mux.HandleFunc("GET /capture/{kind}/{name}", func(w http.ResponseWriter, r *http.Request) { capture(n, w, r) })
 	mux.HandleFunc("POST /functions/{name}/exec", func(w http.ResponseWriter, r *http.Request) { exec(n, w, r) })
 	mux.HandleFunc("POST /admit", func(w http.ResponseWriter, r *http.Request) {

@@ -439,6 +439,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/functions/{name}/flows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** the flows that a function has settled, read live from the switch of its host */
+        get: operations["function-flows"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/functions/{name}/logs": {
         parameters: {
             query?: never;
@@ -2283,6 +2300,38 @@ export interface components {
         SessionRequest: {
             code?: string;
             token?: string;
+        };
+        SettledFlow: {
+            at: string;
+            destination: string;
+            /** Format: int32 */
+            destination_port?: number;
+            /** Format: int32 */
+            echo_id?: number;
+            /** Format: int64 */
+            generation: number;
+            /** Format: int64 */
+            idle_ns: number;
+            missed: components["schemas"]["Counter"];
+            protocol: string;
+            reply?: boolean;
+            /** Format: date-time */
+            since: string;
+            source: string;
+            /** Format: int32 */
+            source_port?: number;
+            verdict: string;
+            /** Format: int32 */
+            vlan?: number;
+        };
+        SettledFlows: {
+            flows: components["schemas"]["SettledFlow"][] | null;
+            function: string;
+            host: string;
+            /** Format: date-time */
+            time: string;
+            /** Format: int64 */
+            total: number;
         };
         StatusReport: {
             assignment_status?: components["schemas"]["AssignmentStatus"];
@@ -6281,6 +6330,95 @@ export interface operations {
             };
             /** @description Upgrade Required */
             426: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+        };
+    };
+    "function-flows": {
+        parameters: {
+            query?: {
+                /** @description at most this many, the newest */
+                limit?: number;
+                sort?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SettledFlows"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemError"];
+                };
+            };
+            /** @description Conflict */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
