@@ -121,6 +121,14 @@ func (f Frame) Readdressed(headers []byte, p *Packet, ipv6 bool) Frame {
 // Segmented tells whether the frame stands for several that are still to be cut: its IP packet may be longer than the MTU.
 func (f Frame) Segmented() bool { return f.raw[1] != 0 } // gso_type
 
+// SegmentSize is how much data of the upper layer each of the frames is to have for which this one stands; 0: it stands for itself.
+func (f Frame) SegmentSize() int {
+	if !f.Segmented() {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint16(f.raw[4:])) // gso_size
+}
+
 // ChecksumMissing tells whether the transport checksum is still to be computed: the one in the frame is not complete.
 func (f Frame) ChecksumMissing() bool { return f.raw[0]&1 != 0 } // VIRTIO_NET_HDR_F_NEEDS_CSUM
 

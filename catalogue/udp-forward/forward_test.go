@@ -7,12 +7,16 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
@@ -31,7 +35,7 @@ func must(t testing.TB, err error) {
 const both = `{"addresses": ["10.77.0.9/24", "2001:db8:77::9/64"], "relays": [{"port": 7000, "to": "10.77.0.2:7001"}, {"port": 7000, "to": "[2001:db8:77::2]:7001"}, {"port": 7002, "to": "10.77.0.2:7002"}]}`
 
 // start runs the function between two stations, which have IPv6, too, and waits until it forwards.
-func start(t testing.TB, config string) (*rig.Rig, *rig.Process) {
+func start(t testing.TB, config string, args ...string) (*rig.Rig, *rig.Process) {
 	t.Helper()
 	r := rig.New(t, false)
 	dir := t.TempDir()
@@ -45,7 +49,7 @@ func start(t testing.TB, config string) (*rig.Rig, *rig.Process) {
 			rig.Command(t, s, "ip", "-6", "addr", "add", a, "dev", s.Link.Name, "nodad")
 		}
 	}
-	p := r.Start(rig.Program(t), "-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock"))
+	p := r.Start(rig.Program(t), append([]string{"-config", file, "-probe", rig.WriteProbe(t, dir), "-events", filepath.Join(dir, "events.sock")}, args...)...)
 	p.Await("relays in force")
 	rig.Eventually(t, "probes pass", func() bool {
 		r.Client.Send(rig.Probe(0))
@@ -64,13 +68,20 @@ func listen(t testing.TB, s *rig.Station, addr string) net.PacketConn {
 
 // Datagrams of real clients come as new ones, from the function's address, by both families; the function answers pings, and what is not for it passes.
 func TestDatagramsAreSentOn(t *testing.T) {
-	r, p := start(t, both)
+	socat, err := exec.LookPath("socat")
+	must(t, err)
+	t.Run("by the function", func(t *testing.T) { testDatagramsAreSentOn(t, []int{0, 28, 1, 1000, 1452}) })
+	t.Run("by socat", func(t *testing.T) { testDatagramsAreSentOn(t, []int{28, 1, 1000, 1452}, "-socat", socat) }) // it leaves out those without data
+}
+
+func testDatagramsAreSentOn(t *testing.T, sizes []int, args ...string) {
+	r, p := start(t, both, args...)
 	for _, tt := range []struct{ at, to, from string }{{"10.77.0.9:7000", "10.77.0.2:7001", "10.77.0.9:7000"}, {"[2001:db8:77::9]:7000", "[2001:db8:77::2]:7001", "[2001:db8:77::9]:7000"}} {
 		l := listen(t, r.Server, tt.to)
 		c, err := r.Client.Dial(t.Context(), "udp", tt.at)
 		must(t, err)
 		defer c.Close()
-		for _, size := range []int{0, 28, 1, 1000, 1452} {
+		for _, size := range sizes {
 			want, got := bytes.Repeat([]byte{byte(size)}, size), make([]byte, 65536)
 			rig.Eventually(t, fmt.Sprintf("%d bytes to %s", size, tt.at), func() bool {
 				_, err := c.Write(want)
@@ -89,6 +100,53 @@ func TestDatagramsAreSentOn(t *testing.T) {
 	must(t, p.End())
 	if !strings.Contains(p.Output(), "forwarded=") {
 		t.Error("no counters at the end")
+	}
+}
+
+// Datagrams that a sender lets the hardware cut come to socat as they will be on the wire.
+func TestSocatGetsSingleDatagrams(t *testing.T) {
+	socat, err := exec.LookPath("socat")
+	must(t, err)
+	r, _ := start(t, both, "-socat", socat)
+	l := listen(t, r.Server, "10.77.0.2:7001")
+	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.9:7000")
+	must(t, err)
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 400) }))
+	must(t, err)
+	got := make([]byte, 2000)
+	rig.Eventually(t, "datagrams of 400 bytes, and of the rest", func() bool {
+		_, err := c.Write(make([]byte, 900))
+		must(t, err)
+		for _, size := range []int{400, 400, 100} {
+			must(t, l.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+			if n, _, err := l.ReadFrom(got); err != nil {
+				return false
+			} else if n != size {
+				t.Fatalf("a datagram of %d bytes, want %d", n, size)
+			}
+		}
+		return true
+	})
+}
+
+// When socat ends, so does the function: nothing would be sent on.
+func TestTheFunctionEndsWithSocat(t *testing.T) {
+	socat, err := exec.LookPath("socat")
+	must(t, err)
+	r, p := start(t, both, "-socat", socat)
+	out := rig.Command(t, r.Client, "pgrep", "-P", fmt.Sprint(p.PID()), "socat")
+	pids := strings.Fields(out)
+	if len(pids) != 3 {
+		t.Fatalf("processes of socat: %q, want three", pids)
+	}
+	pid, err := strconv.Atoi(pids[1])
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	if err := p.End(); err == nil || !strings.Contains(p.Output(), "socat of relay 2 has ended") {
+		t.Errorf("%v: %s", err, p.Output())
 	}
 }
 

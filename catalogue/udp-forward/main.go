@@ -5,10 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,12 +21,14 @@ import (
 )
 
 func main() {
-	nf.Main("udp-forward", 50, func(ctx context.Context, s nf.Start) error { return (&function{log: s.Log}).run(ctx, s) })
+	socat := flag.String("socat", "", "program that is to send the payloads on: socat. Empty: this process does")
+	nf.Main("udp-forward", 50, func(ctx context.Context, s nf.Start) error { return (&function{log: s.Log, socat: *socat}).run(ctx, s) })
 }
 
 // function is what surrounds a forwarder.
 type function struct {
 	log      *slog.Logger
+	socat    string // program; "": none
 	cfg      config
 	stations [2]*station.Station // by the direction in which what comes to its port goes: at in, at out
 	forward  *forwarder
@@ -39,27 +44,69 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	}
 	o := s.Options()
 	o.Handle = l.forward.handle
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if l.socat != "" {
+		stop, err := l.startSocat(ctx, end)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		o.Side = loopLink
+	}
 	var err error
 	if l.frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}
 	defer l.frames.Close()
 	l.forward.send = l.frames.Send
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop()
 	for d, at := range l.stations {
 		beside.Go(func() {
-			at.Run(ctx, func(frame []byte) { l.send(nf.Dir(d).Back(), frame) })
+			at.Run(running, func(frame []byte) { l.send(nf.Dir(d).Back(), frame) })
 			at.Close()
 		})
 	}
-	beside.Go(func() { l.seek(ctx) })
+	beside.Go(func() { l.seek(running) })
 	l.log.Info("relays in force", "relays", len(l.cfg.Relays))
-	return l.frames.Serve(ctx, told, nf.Work{
-		Report: l.report,
+	err = l.frames.Serve(ctx, told, nf.Work{Report: l.report})
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// startSocat has socat send the payloads on. When one of its processes has ended, so does the function: end.
+func (l *function) startSocat(ctx context.Context, end context.CancelCauseFunc) (stop func(), err error) {
+	s, err := openStack()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range l.cfg.Relays {
+		s.relays = append(s.relays, l.forward.relays[netip.AddrPortFrom(l.cfg.own(r.To.Addr()), r.Port)])
+	}
+	for i, to := range s.relays {
+		to.number = i
+	}
+	l.forward.stack = s
+	runtime.LockOSThread() // socat dies with the thread that starts it
+	all, ended, err := startSocat(ctx, l.socat, len(s.relays), l.log)
+	if err != nil {
+		return nil, err
+	}
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case err := <-ended:
+			end(err)
+		case <-over:
+		}
 	})
+	return func() { close(over); watching.Wait(); stopAll(all) }, nil
 }
 
 func (l *function) load(s nf.Start) error {
@@ -133,6 +180,7 @@ type forwarder struct {
 	relays    map[netip.AddrPort]*next // by where datagrams come to
 	addresses map[netip.Addr]bool
 	mac       [6]byte // of out
+	stack     *stack  // sends payloads on; nil: the forwarder does
 	own       [2]func(frame []byte, incomplete bool) (mine bool)
 	send      func(nf.Dir, nf.Frame)
 	count     struct{ forwarded, fragments, malformed, unplaced, passed uint64 }
@@ -142,6 +190,7 @@ type forwarder struct {
 type next struct {
 	from, to netip.AddrPort
 	mac      atomic.Pointer[[6]byte] // of the next hop; nil: not known yet
+	number   int                     // of the relay, where a stack has them
 }
 
 const hops = 64
@@ -159,6 +208,10 @@ func newForwarder(cfg config, mac [6]byte) *forwarder {
 }
 
 func (l *forwarder) handle(d nf.Dir, f nf.Frame) nf.Verdict {
+	if d == nf.Side {
+		l.sendOn(f)
+		return nf.Drop
+	}
 	p := nf.Decode(f.Data)
 	if d == nf.Up && p.TagCount == 0 && p.Proto == nf.UDP && l.addresses[p.Dst] && p.Transport > 0 {
 		if to := l.relays[netip.AddrPortFrom(p.Dst, p.DstPort)]; to != nil {
@@ -186,6 +239,8 @@ func (l *forwarder) relay(p *nf.Packet, f nf.Frame, to *next) {
 		l.count.fragments++
 	case mac == nil:
 		l.count.unplaced++
+	case l.stack != nil:
+		l.stack.give(to.number, p.Data(f.Data), f.SegmentSize(), l.send)
 	default:
 		c := f.Clone()
 		p.Rewrite(c.Data, nf.Target, to.to, f.ChecksumMissing())
@@ -196,4 +251,18 @@ func (l *forwarder) relay(p *nf.Packet, f nf.Frame, to *next) {
 		l.count.forwarded++
 		l.send(nf.Up, c)
 	}
+}
+
+// sendOn what a stack sends.
+func (l *forwarder) sendOn(f nf.Frame) {
+	to, data := l.stack.sent(f)
+	if to == nil {
+		return // the kernel says something for itself
+	}
+	if mac := to.mac.Load(); mac != nil {
+		l.count.forwarded++
+		l.send(nf.Up, to.datagram(*mac, l.mac, data))
+		return
+	}
+	l.count.unplaced++
 }
