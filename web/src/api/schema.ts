@@ -1565,6 +1565,13 @@ export interface components {
             ok: boolean;
             required?: boolean;
         };
+        FlowRewrite: {
+            address: string;
+            end: string;
+            mac?: string;
+            /** Format: int32 */
+            port: number;
+        };
         Function: {
             /** Format: date-time */
             created?: string;
@@ -2315,6 +2322,7 @@ export interface components {
             missed: components["schemas"]["Counter"];
             protocol: string;
             reply?: boolean;
+            rewrite?: components["schemas"]["FlowRewrite"];
             /** Format: date-time */
             since: string;
             source: string;
