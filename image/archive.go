@@ -17,9 +17,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
@@ -31,14 +33,20 @@ const maxEntries = 10_000
 // Import takes the images of an archive into the instance's own layout: of an OCI layout (as `skopeo copy ... oci-archive:FILE`, `podman save --format
 // oci-archive` and Export write it), a directory with one, or of `docker save`. as is the name of the only image; empty: they keep those that they have.
 func (s *Store) Import(ctx context.Context, file, as string) ([]Image, error) {
-	if as != "" {
-		if _, _, digest, err := splitRef(as); err != nil || digest != "" {
-			return nil, fmt.Errorf("name %q: want NAME or NAME:TAG", as)
-		}
+	out, err := s.importAny(ctx, file, as)
+	if err != nil {
+		return out, fmt.Errorf("import %s: %w", file, err)
+	}
+	return out, nil
+}
+
+func (s *Store) importAny(ctx context.Context, file, as string) (out []Image, err error) {
+	if err := checkName(as); err != nil {
+		return nil, err
 	}
 	info, err := os.Stat(file)
 	if err != nil {
-		return nil, fmt.Errorf("import: %w", err)
+		return nil, err
 	}
 	var names []string
 	switch {
@@ -49,10 +57,12 @@ func (s *Store) Import(ctx context.Context, file, as string) ([]Image, error) {
 	default:
 		names, err = s.importFile(ctx, file, as)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("import %s: %w", file, err)
+	if errors.Is(err, ErrUnsigned) { // what came of it is of no use another time; while it was read nobody could collect
+		err = errors.Join(err, s.collectIdle(ctx))
 	}
-	var out []Image
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range names {
 		img, err := s.Verify(ctx, n)
 		if err != nil {
@@ -61,6 +71,85 @@ func (s *Store) Import(ctx context.Context, file, as string) ([]Image, error) {
 		out = append(out, img)
 	}
 	return out, nil
+}
+
+// collectIdle removes blobs that no image uses, unless somebody adds some now.
+func (s *Store) collectIdle(ctx context.Context) error {
+	own := writable(s.own)
+	use, err := own.hold(ctx, useFile, unix.LOCK_SH)
+	if err != nil {
+		return err
+	}
+	defer use.Close()
+	if unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil // who is last collects
+	}
+	_, err = own.collect(false)
+	return err
+}
+
+// checkName refuses a name that an imported image cannot have; "" is none of them.
+func checkName(as string) error {
+	if as == "" {
+		return nil
+	}
+	if _, _, digest, err := splitRef(as); err != nil || digest != "" || len(as) > maxName || strings.ContainsFunc(as, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("name %s: want NAME or NAME:TAG", clipped(as))
+	}
+	return nil
+}
+
+// maxName is how long a name of an image may be, in bytes.
+const maxName = 512
+
+// ErrHidden is about a name that an image of another layout has, which is found first.
+var ErrHidden = errors.New("its name is taken")
+
+// bring puts an imported image into the instance's own layout, if it can be used there by its name.
+func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...artifact) error {
+	if _, err := v1.NewHash(name); err != nil { // else it has no name in its archive
+		if err := checkName(name); err != nil {
+			return err
+		}
+	}
+	d, err := partial.Descriptor(img)
+	if err != nil {
+		return err
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return err
+	}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return err
+	}
+	e, err := newEntry(s.own, *d, d.Digest, m, config)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", name, err)
+	}
+	for _, dir := range s.dirs {
+		if dir == s.own {
+			continue
+		}
+		refs, err := readIndex(dir)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(refs, func(r namedDescriptor) bool { return r.name == name && r.desc.Digest != d.Digest }) {
+			return fmt.Errorf("image %s: %w: %s has another image of this name, which is found first: import it under another one (--as NAME:TAG)", name, ErrHidden, dir)
+		}
+	}
+	own := writable(s.own)
+	return own.add(ctx, name, func() (v1.Descriptor, error) {
+		if err := own.attach(ctx, false, about...); err != nil {
+			return v1.Descriptor{}, err
+		}
+		if err := s.allowed(name, e); err != nil {
+			return v1.Descriptor{}, fmt.Errorf("image %s: %w", name, err)
+		}
+		return own.blobs(img)
+	})
 }
 
 // importFile tells the kinds of archives apart. Newer engines write both into one file.
@@ -189,7 +278,7 @@ func (s *Store) importLayout(ctx context.Context, dir, as string) (names []strin
 		if err != nil {
 			return names, err
 		}
-		if err := writable(s.own).put(ctx, name, img, about...); err != nil {
+		if err := s.bring(ctx, name, img, about...); err != nil {
 			return names, err
 		}
 		names = append(names, name)
@@ -224,7 +313,7 @@ func (s *Store) importDocker(ctx context.Context, file, as string) (names []stri
 		if err != nil {
 			return nil, err
 		}
-		return []string{as}, writable(s.own).put(ctx, as, img)
+		return []string{as}, s.bring(ctx, as, img)
 	}
 	if len(names) == 0 {
 		return nil, errors.New("its image has no name: give it one (--as NAME:TAG)")
@@ -239,7 +328,7 @@ func (s *Store) importDocker(ctx context.Context, file, as string) (names []stri
 			return nil, err
 		}
 		names[i] = familiar(n)
-		if err := writable(s.own).put(ctx, names[i], img); err != nil {
+		if err := s.bring(ctx, names[i], img); err != nil {
 			return nil, err
 		}
 	}
@@ -293,7 +382,28 @@ func (s *Store) ImportFrom(ctx context.Context, r io.Reader, as string) ([]Image
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("import: %w", err)
 	}
-	return s.Import(ctx, f.Name(), as)
+	out, err := s.importAny(ctx, f.Name(), as)
+	if err != nil {
+		return out, fmt.Errorf("import: %w", err)
+	}
+	return out, nil
+}
+
+// Free is how many bytes the disk of the instance's own layout has free.
+func (s *Store) Free() (int64, error) {
+	at := s.own
+	for {
+		var disk unix.Statfs_t
+		err := unix.Statfs(at, &disk)
+		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) { // nothing was stored yet
+			at = filepath.Dir(at)
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("free space of %s: %w", at, err)
+		}
+		return int64(disk.Bavail) * disk.Bsize, nil
+	}
 }
 
 // Export writes this machine's platform of an image as an OCI archive, a tar file that Import, skopeo and Podman read. The same image gives the same bytes.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
@@ -32,6 +33,9 @@ var forwarderName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // needs no capability. A weir.* label that this version does not know is refused: the image asks for something it would not get.
 func ParseContract(labels map[string]string) (Contract, error) {
 	c := Contract{Foreign: true, Description: labels[LabelDescription]}
+	if text := labels[LabelExample]; len(text) <= maxExample && utf8.ValidString(text) {
+		c.Example = text
+	}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		c.Foreign = c.Foreign && !strings.HasPrefix(key, labelPrefix)
 		if strings.HasPrefix(key, labelPrefix) && !slices.Contains(knownLabels, key) {

@@ -165,3 +165,43 @@ func TestCompareTagsIsAnOrder(t *testing.T) {
 		}
 	}
 }
+
+func TestAnExampleIsForPeople(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	const example = "functions:\n  f: {image: x}\npolicies:\n  p: {chain: c}\n"
+	write("prog", "x")
+	for name, c := range map[string]struct{ file, text, want, wrong string }{
+		"a file":             {"example.yaml", example, example, ""},
+		"a page":             {"README.md", "# x\n```yaml\nfunctions:\n  f: {image: x}\n```\n```sh\npolicies:\n```\n```yaml\n" + example + "```\n", example, ""},
+		"a page without one": {"README.md", "# x\n```yaml\nfunctions:\n```\n", "", "want a block of YAML (```yaml) that has policies"},
+		"too long":           {"example.yaml", strings.Repeat("x", 20_000), "", "it has 20000 bytes, want at most 16384"},
+		"no text":            {"example.yaml", "\xff", "", "want text in UTF-8"},
+		"no file":            {"none.yaml", "", "", "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.text != "" {
+				write(c.file, c.text)
+			}
+			write(RecipeFile, "name: x\ntag: '1'\nentrypoint: [/prog]\nexample: "+c.file+"\nfiles: [{to: /prog, from: prog}]\n")
+			r, err := LoadRecipe(dir)
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Errorf("%v: want %q", err, c.wrong)
+				}
+				return
+			}
+			must(t, err)
+			got, err := ParseContract(r.labels())
+			if err != nil || got.Example != c.want || !got.Foreign {
+				t.Errorf("example %q, foreign %t, %v", got.Example, got.Foreign, err)
+			}
+		})
+	}
+	// Of images that others made, too.
+	if got, err := ParseContract(map[string]string{LabelExample: strings.Repeat("x", 20_000)}); err != nil || got.Example != "" {
+		t.Errorf("%d bytes, %v", len(got.Example), err)
+	}
+}

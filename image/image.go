@@ -26,7 +26,13 @@ const (
 	LabelCapabilities = "weir.capabilities"  // comma-separated, e.g. CAP_NET_ADMIN
 	LabelConfigSchema = "weir.config-schema" // JSON Schema of the function's config
 	LabelDescription  = "org.opencontainers.image.description"
+	// LabelExample has a document with a function of the image, its chain and a policy, for people. It asks for nothing, so it is none of weir.*: a version that does
+	// not know it takes the image all the same.
+	LabelExample = "dev.weir.example"
 )
+
+// maxExample bounds an example, in bytes.
+const maxExample = 16 << 10
 
 // Contract is what an NF image declares of itself in its labels.
 type Contract struct {
@@ -44,6 +50,7 @@ type Contract struct {
 	Capabilities []string
 	ConfigSchema json.RawMessage
 	Description  string
+	Example      string // YAML, see LabelExample
 }
 
 // Image is one resolved image.

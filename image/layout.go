@@ -54,23 +54,32 @@ func (w writable) hold(ctx context.Context, file string, how int) (*os.File, err
 // put writes the blobs of an image and what is about it, then the index in one step: who reads meanwhile sees the old image or the new one.
 func (w writable) put(ctx context.Context, name string, img v1.Image, about ...artifact) error {
 	return w.add(ctx, name, func() (v1.Descriptor, error) {
-		p, err := w.open()
+		d, err := w.blobs(img)
 		if err != nil {
 			return v1.Descriptor{}, err
 		}
-		if err := w.removeCorrupt(img); err != nil {
-			return v1.Descriptor{}, err
-		}
-		if err := p.WriteImage(img); err != nil {
-			return v1.Descriptor{}, err
-		}
-		d, err := partial.Descriptor(img)
-		if err != nil {
-			return v1.Descriptor{}, err
-		}
-		d.ArtifactType = ""
-		return *d, w.attach(ctx, false, about...)
+		return d, w.attach(ctx, false, about...)
 	})
+}
+
+// blobs writes those of an image.
+func (w writable) blobs(img v1.Image) (v1.Descriptor, error) {
+	p, err := w.open()
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	if err := w.removeCorrupt(img); err != nil {
+		return v1.Descriptor{}, err
+	}
+	if err := p.WriteImage(img); err != nil {
+		return v1.Descriptor{}, err
+	}
+	d, err := partial.Descriptor(img)
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	d.ArtifactType = ""
+	return *d, nil
 }
 
 // open makes the layout if it is not there.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 )
@@ -27,6 +28,7 @@ type Recipe struct {
 	Env          []string          `yaml:"env"`
 	Labels       map[string]string `yaml:"labels"`        // the contract, weir.*
 	ConfigSchema string            `yaml:"config_schema"` // file whose text becomes the label weir.config-schema
+	Example      string            `yaml:"example"`       // file whose text becomes the label dev.weir.example; of a Markdown page the first block of YAML that has policies
 	Base         string            `yaml:"base"`          // "busybox" (default); "debian", of this machine's release; "debian:SUITE"
 	Packages     []string          `yaml:"packages"`      // of Debian, with what they depend on
 	Files        []RecipeFileSpec  `yaml:"files"`
@@ -72,11 +74,52 @@ func LoadRecipe(dir string) (Recipe, error) {
 		}
 		r.Labels[LabelConfigSchema] = string(schema)
 	}
+	if r.Example != "" {
+		text, err := exampleIn(filepath.Join(dir, r.Example))
+		if err != nil {
+			return Recipe{}, fmt.Errorf("recipe %s: example: %w", file, err)
+		}
+		if r.Labels == nil {
+			r.Labels = map[string]string{}
+		}
+		r.Labels[LabelExample] = text
+	}
 	if err := r.check(); err != nil {
 		return Recipe{}, fmt.Errorf("recipe %s: %w", file, err)
 	}
 	return r, nil
 }
+
+// exampleIn reads an example: a file, or the first block of YAML with policies in a Markdown page.
+func exampleIn(file string) (string, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	text := string(raw)
+	if filepath.Ext(file) == ".md" {
+		found := false
+		for _, block := range markdownYAML.FindAllStringSubmatch(text, -1) {
+			if found = strings.Contains("\n"+block[1], "\npolicies:"); found {
+				text = block[1]
+				break
+			}
+		}
+		if !found {
+			return "", fmt.Errorf("%s: want a block of YAML (```yaml) that has policies", file)
+		}
+	}
+	switch {
+	case len(text) > maxExample:
+		return "", fmt.Errorf("%s: it has %d bytes, want at most %d", file, len(text), maxExample)
+	case !utf8.ValidString(text):
+		return "", fmt.Errorf("%s: want text in UTF-8", file)
+	}
+	return text, nil
+}
+
+// markdownYAML is a block of YAML in a Markdown page.
+var markdownYAML = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
 func (r Recipe) check() error {
 	switch {

@@ -561,6 +561,53 @@ func TestImportAndExport(t *testing.T) {
 	}
 }
 
+// An import that cannot be used by its name is refused before the name is taken: another image is found first, or a signature is missing.
+func TestAnImportThatCannotBeUsedLeavesNothing(t *testing.T) {
+	from := newStore(t)
+	digest := built(t, from.own, recipe(t, "fw", "1", "hello"))
+	var archive bytes.Buffer
+	must(t, from.Export(t.Context(), "fw:1", &archive))
+	shipped := filepath.Join(t.TempDir(), "shipped")
+	built(t, shipped, recipe(t, "fw", "1", "another"))
+	to := newStore(t, shipped)
+	free, err := to.Free()
+	if err != nil || free <= 0 {
+		t.Errorf("%d bytes are free, %v", free, err)
+	}
+	take := func(as string) error {
+		_, err := to.ImportFrom(t.Context(), bytes.NewReader(archive.Bytes()), as)
+		return err
+	}
+	if err := take(""); !errors.Is(err, ErrHidden) || !strings.Contains(err.Error(), shipped+" has another image of this name") || strings.Contains(err.Error(), partialsDir) {
+		t.Errorf("%v: want %v", err, ErrHidden)
+	}
+	if err := take("a b"); err == nil || !strings.Contains(err.Error(), "want NAME or NAME:TAG") {
+		t.Error(err)
+	}
+	_, public := keyPair(t)
+	policy, err := ParsePolicy([]string{"signed=" + public})
+	must(t, err)
+	to.Require(policy)
+	if err := take("signed:1"); !errors.Is(err, ErrUnsigned) {
+		t.Errorf("%v: want %v", err, ErrUnsigned)
+	}
+	if names, err := In(to.own); len(names) != 0 || err != nil {
+		t.Errorf("%v are there, %v", names, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(to.own, "blobs", "sha256")); len(left) != 0 && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	// The same image as the one that is found first is no other.
+	same := newStore(t, from.own)
+	if _, err := same.ImportFrom(t.Context(), bytes.NewReader(archive.Bytes()), ""); err != nil {
+		t.Error(err)
+	}
+	must(t, take("mine:2"))
+	if img, err := to.Resolve("mine:2"); err != nil || img.Digest != digest {
+		t.Errorf("%+v, %v", img, err)
+	}
+}
+
 // An instance whose first image is pulled has a directory that is root's alone.
 func TestTheFirstImageOpensNothing(t *testing.T) {
 	s := with(t, "big:1", bigImage(t, 1, 1000))

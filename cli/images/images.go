@@ -172,6 +172,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 			"contract": map[string]any{
 				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
+			"example": c.Example,
 		})
 	}
 	t := command.Table{}
@@ -191,6 +192,9 @@ func (a *images) tell(x image.Image, with image.About) error {
 	t.Add("takes a config as it runs", yes[c.Reload != nil])
 	t.Add("hands its state over", yes[c.Export != nil])
 	t.Add("config", map[bool]string{true: "none", false: "by a schema (-o yaml shows it)"}[len(c.ConfigSchema) == 0])
+	if c.Example != "" {
+		t.Add("example", "a policy with it; weir image inspect "+command.Printable(i.Ref)+" -o json | jq -r .example prints it")
+	}
 	for _, sig := range signatures {
 		t.Add("signature", command.Printable(fmt.Sprintf("of %s, over %s; weir image verify checks it", sig.Name, command.ShortDigest(sig.Digest))))
 	}
