@@ -104,6 +104,7 @@ var layers = map[string][]string{
 	"manager/switchcert": {"api", "manager/history", "manager/keys", "manager/object", "manager/tx", "manager/web", "pki", "store"},
 	"manager/graph":      {"api"},
 	"manager/labs":       {"api", "manager/web"},
+	"manager/images":     {"api", "manager/strict", "manager/web"},
 	"manager/read":       {"manager/graph", "api", "manager/history", "manager/members", "manager/object", "manager/web", "store"},
 	"manager/news":       {"api", "manager/bounded", "manager/history", "manager/members", "manager/object", "manager/tx", "manager/web", "store"},
 	"manager/intent":     {"api", "manager/history", "manager/keys", "manager/members", "manager/object", "manager/strict", "manager/tx", "manager/web", "placement", "store"},
@@ -117,7 +118,7 @@ var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
 	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
 	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
-	"manager":   {"router", "portkind"},
+	"manager":   {"router", "portkind", "store"},
 	"store":     {"instance"},
 	"catalogue": {"container", "instance"},
 	"container": {"image"},

@@ -121,16 +121,22 @@ func (a *Agent) ImageList(context.Context) ([]api.Image, error) {
 	}
 	out := make([]api.Image, 0, len(images))
 	for _, i := range images[:min(len(images), api.MaxImages)] {
-		c := i.Contract
-		if len(c.ConfigSchema) > api.MaxImageSchema {
-			c.ConfigSchema = nil
-		}
-		out = append(out, api.Image{
-			Name: i.Ref, Digest: i.Digest, Description: c.Description, Size: i.Size, Tap: c.Tap, Probe: c.Probe, Forwarder: c.Forwarder, Rewrites: c.Rewrites,
-			Speaks: c.Speaks, Recreate: c.Recreate, Reload: c.Reload != nil, HandsOver: c.Export != nil, Capabilities: c.Capabilities, Command: i.Args, User: i.User, ConfigSchema: c.ConfigSchema,
-		})
+		out = append(out, ImageOf(i))
 	}
 	return out, nil
+}
+
+// ImageOf is an image as the API shows it; a config schema that is too long is left out.
+func ImageOf(i image.Image) api.Image {
+	c := i.Contract
+	if len(c.ConfigSchema) > api.MaxImageSchema {
+		c.ConfigSchema = nil
+	}
+	return api.Image{
+		Name: i.Ref, Digest: i.Digest, Description: c.Description, Size: i.Size, Tap: c.Tap, Probe: c.Probe, Forwarder: c.Forwarder, Rewrites: c.Rewrites,
+		Speaks: c.Speaks, Recreate: c.Recreate, Reload: c.Reload != nil, HandsOver: c.Export != nil, Capabilities: c.Capabilities, Command: i.Args, User: i.User,
+		ConfigSchema: c.ConfigSchema, Example: c.Example,
+	}
 }
 
 // containerOf a function; of one that is not here its name, which no container has.

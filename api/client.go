@@ -155,6 +155,13 @@ func (c *Client) SwitchRules(ctx context.Context, name string) (SwitchRules, err
 	return out, err
 }
 
+// SwitchCounters reads the counters of a fabric switch's ports live.
+func (c *Client) SwitchCounters(ctx context.Context, name string) (SwitchCounters, error) {
+	var out SwitchCounters
+	_, err := c.call(ctx, http.MethodGet, "/v1/switches/"+url.PathEscape(name)+"/counters", nil, &out)
+	return out, err
+}
+
 // Counters reads a host's ports and rules live from its switch.
 func (c *Client) Counters(ctx context.Context, host string) (Counters, error) {
 	var out Counters
@@ -255,9 +262,17 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any, con
 
 // do sends a request and turns every answer that is no success into an error. The caller closes the body.
 func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
+	return c.send(ctx, method, path, header, body, 0)
+}
+
+// send is do with a body whose length net/http cannot know; 0: it can.
+func (c *Client) send(ctx context.Context, method, path string, header http.Header, body io.Reader, length int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if length > 0 {
+		req.ContentLength = length
 	}
 	for k, v := range header {
 		req.Header[k] = v

@@ -81,6 +81,21 @@ type SwitchRules struct {
 	Rules   []SwitchRule  `json:"rules"`
 }
 
+// SwitchCounters is the answer of GET /v1/switches/NAME/counters: read live from the switch, not stored.
+type SwitchCounters struct {
+	Switch string               `json:"switch"`
+	Ports  []SwitchPortCounters `json:"ports"` // by number
+}
+
+// SwitchPortCounters are those of a port of a fabric switch, as the switch counts: all frames, Weir's own, too. Rx is what it receives there.
+type SwitchPortCounters struct {
+	Number  uint32  `json:"number"`
+	Rx      Counter `json:"rx"`
+	Tx      Counter `json:"tx"`
+	Dropped uint64  `json:"dropped_packets"` // on the way in or out
+	Errors  uint64  `json:"error_packets"`   // the same
+}
+
 // Assignment is what the router wants of one host's switch beyond the policies that are local to the host; it bears the host's name. Its
 // generation grows with each change; the agent installs a whole generation in one commit.
 type Assignment struct {

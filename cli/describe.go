@@ -84,6 +84,11 @@ func (a *app) describe(ctx context.Context, c *api.Client, n noun, item any) err
 			return err
 		}
 	}
+	if s, ok := item.(api.Switch); ok {
+		if err := a.printSwitchPorts(ctx, c, s); err != nil {
+			return err
+		}
+	}
 	if n.kind() == api.KindEvent || n.kind() == api.KindOperation {
 		return nil
 	}
@@ -106,6 +111,26 @@ func (a *app) printMetrics(ctx context.Context, c *api.Client, name string) erro
 	t := command.Table{Head: []string{"NAME", "VALUE", "WHAT"}}
 	for _, m := range told.Metrics {
 		t.Add(command.Printable(m.ID()), strconv.FormatFloat(m.Value, 'f', -1, 64), command.Printable(m.Help))
+	}
+	return a.PrintTable(t)
+}
+
+// printSwitchPorts prints the counters of a fabric switch's ports, if it can be asked.
+func (a *app) printSwitchPorts(ctx context.Context, c *api.Client, s api.Switch) error {
+	counters, err := c.SwitchCounters(ctx, s.Name)
+	if err != nil || len(counters.Ports) == 0 {
+		return nil //nolint:nilerr // the rest of the description is as good without
+	}
+	known := map[uint32]api.SwitchPort{}
+	for _, p := range s.Status.Ports {
+		known[p.Number] = p
+	}
+	fmt.Fprintf(a.Stdout, "%s\n", a.heading("ports"))
+	t := command.Table{Head: []string{"PORT", "NAME", "PEER", "RX PACKETS", "RX BYTES", "TX PACKETS", "TX BYTES", "DROPPED", "ERRORS"}}
+	for _, p := range counters.Ports {
+		k := known[p.Number]
+		t.Add(fmt.Sprint(p.Number), command.Printable(k.Name), command.Printable(k.Peer), fmt.Sprint(p.Rx.Packets), fmt.Sprint(p.Rx.Bytes), fmt.Sprint(p.Tx.Packets), fmt.Sprint(p.Tx.Bytes),
+			fmt.Sprint(p.Dropped), fmt.Sprint(p.Errors))
 	}
 	return a.PrintTable(t)
 }

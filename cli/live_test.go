@@ -78,6 +78,13 @@ func post(ts *testscript.TestScript, neg bool, args []string) {
 // fabric has one switch that answers.
 type fabric struct{}
 
+func (fabric) SwitchCounters(_ context.Context, name string) (api.SwitchCounters, error) {
+	if name != "s1" {
+		return api.SwitchCounters{}, errors.New("it is not connected")
+	}
+	return api.SwitchCounters{Switch: name, Ports: []api.SwitchPortCounters{{Number: 1, Rx: api.Counter{Packets: 1200, Bytes: 90_000}, Tx: api.Counter{Packets: 7}, Dropped: 3}}}, nil
+}
+
 func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, error) {
 	if name != "s1" {
 		return api.SwitchRules{}, errors.New("it is not connected")

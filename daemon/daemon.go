@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"io"
 	"net/http"
 
 	"weir.dev/weir/agent"
@@ -23,6 +24,10 @@ type Images interface {
 	// From makes a manager elsewhere the first place where missing images are fetched; KeepOffers asks what it has, until ctx ends.
 	From(p image.Peer)
 	KeepOffers(ctx context.Context)
+	// Fetch pulls an image from any registry; ImportFrom takes those of an archive. Free is how many bytes there is room for.
+	Fetch(ctx context.Context, ref string, o image.RemoteOptions) (image.Image, error)
+	ImportFrom(ctx context.Context, archive io.Reader, as string) ([]image.Image, error)
+	Free() (int64, error)
 	// Handler serves all images as a registry, to read only.
 	Handler(token string) http.Handler
 	// Destroy unmounts whatever the instance mounted.

@@ -139,3 +139,12 @@ func (f *fabric) SwitchRules(ctx context.Context, name string) (api.SwitchRules,
 	}
 	return c.SwitchRules(ctx, name)
 }
+
+// SwitchCounters reads the counters of a switch's ports live.
+func (f *fabric) SwitchCounters(ctx context.Context, name string) (api.SwitchCounters, error) {
+	c := f.running.Load()
+	if c == nil {
+		return api.SwitchCounters{}, ask.ErrElsewhere
+	}
+	return c.SwitchCounters(ctx, name)
+}

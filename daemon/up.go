@@ -22,6 +22,7 @@ import (
 	"weir.dev/weir/instance"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/manager/ask"
+	stocked "weir.dev/weir/manager/images"
 	"weir.dev/weir/manager/labs"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
@@ -178,11 +179,13 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	a := &admission{own: h}
 	own := ""
 	var images http.Handler
+	var keeps stocked.Store
 	switch {
 	case h != nil:
-		own, images = h.name, h.images.Handler("")
+		own, images, keeps = h.name, h.images.Handler(""), stock{h.images}
 	case o.Agents != "":
-		images = o.Drivers.Images(o.Instance).Handler("")
+		kept := o.Drivers.Images(o.Instance)
+		images, keeps = kept.Handler(""), stock{kept}
 	}
 	var measures labs.Lab
 	if o.Lab != nil { // not a nil of one interface in another
@@ -191,7 +194,7 @@ func newManager(ctx context.Context, o UpOptions, key []byte, st *store.Etcd, h 
 	m, err := manager.New(manager.Options{
 		Lab:   measures,
 		Store: st, ID: managerID(o.Instance), Where: o.where(), SecretKey: key, Version: o.Version, Log: o.Log, Host: own, AgentConfig: api.AgentConfig{Underlay: o.Underlay, TagFirst: flow.TagFirst, TagLast: flow.TagLast}, CertificateLife: o.CertificateLife,
-		UI: o.Site, Images: images, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
+		UI: o.Site, Images: images, Stock: keeps, SessionsFile: o.Instance.SessionsFile(), Placement: o.Placement, Fabric: r, NoRouter: !r.wanted(), AuditFile: o.Instance.AuditFile(), SealKey: o.sealKey(key), SecretsKey: o.secretsKey, Health: st.Writable,
 		Validate: router.ValidateChange,
 		Trace:    router.Trace,
 		Admit:    a.admit,

@@ -220,6 +220,18 @@ func (o *OnDemand) pull(ctx context.Context, ref string, manager *Peer, p *pulli
 	return o.Pull(ctx, ref, with)
 }
 
+// Fetch pulls an image from its registry because somebody asks for it: any registry, whatever Registries says. 1 GiB of the disk stays free.
+func (o *OnDemand) Fetch(ctx context.Context, ref string, with RemoteOptions) (Image, error) {
+	with.Version, with.Reserve = o.Remote.Version, pullReserve
+	img, err := o.Pull(ctx, ref, with)
+	if err == nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.failed, ref)
+	}
+	return img, err
+}
+
 // Offers are the names of images that the manager has for this host, as heard last.
 func (o *OnDemand) Offers() []string {
 	o.mu.Lock()

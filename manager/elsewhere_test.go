@@ -17,6 +17,10 @@ func (follower) SwitchRules(context.Context, string) (api.SwitchRules, error) {
 	return api.SwitchRules{}, ask.ErrElsewhere
 }
 
+func (follower) SwitchCounters(context.Context, string) (api.SwitchCounters, error) {
+	return api.SwitchCounters{}, ask.ErrElsewhere
+}
+
 func TestAFollowerSaysWhereTheLeaderIs(t *testing.T) {
 	s := mem.New()
 	b := start(t, manager.Options{Store: s, Fabric: follower{}})

@@ -193,6 +193,10 @@ func (r rules) SwitchRules(_ context.Context, name string) (api.SwitchRules, err
 	return api.SwitchRules{Switch: name}, r.err
 }
 
+func (r rules) SwitchCounters(_ context.Context, name string) (api.SwitchCounters, error) {
+	return api.SwitchCounters{Switch: name}, r.err
+}
+
 func TestSwitchRulesAreReadLive(t *testing.T) {
 	for name, x := range map[string]struct {
 		fabric ask.Fabric
@@ -214,6 +218,13 @@ func TestSwitchRulesAreReadLive(t *testing.T) {
 			}
 			if err == nil && (got.Switch != "s1" || got.Tables == nil || got.Rules == nil) {
 				t.Errorf("%+v", got)
+			}
+			counters, cerr := b.SwitchCounters(ctx(t), x.object)
+			if !errors.Is(cerr, x.is) || cerr != nil && !strings.Contains(cerr.Error(), x.says) {
+				t.Errorf("of counters it says %v, want %q", cerr, x.says)
+			}
+			if cerr == nil && (counters.Switch != "s1" || counters.Ports == nil) {
+				t.Errorf("%+v", counters)
 			}
 		})
 	}

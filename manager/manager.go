@@ -20,6 +20,7 @@ import (
 	"weir.dev/weir/manager/access"
 	"weir.dev/weir/manager/ask"
 	"weir.dev/weir/manager/history"
+	"weir.dev/weir/manager/images"
 	"weir.dev/weir/manager/intent"
 	"weir.dev/weir/manager/join"
 	"weir.dev/weir/manager/keys"
@@ -80,6 +81,8 @@ type Options struct {
 	Lab labs.Lab
 	// Images is the registry from which agents elsewhere fetch images that their hosts lack; nil: there is none.
 	Images http.Handler
+	// Stock keeps the manager's images: pulls and imports go there; nil: it keeps none.
+	Stock images.Store
 	// SessionsFile keeps sessions of the web UI over restarts; "": they end with this manager.
 	SessionsFile string
 	// TrafficEvery is how often the traffic of the last hour gets a point; default 20 s.
@@ -162,7 +165,8 @@ func New(o Options) (*Manager, error) {
 	m.Leader = &lead.Leader{Store: o.Store, Log: o.Log, Where: o.Where, Hosts: hosts, Intent: m.Intent}
 	m.News = news.New(news.Options{Writer: writer, Host: o.Host, Resettle: m.Intent.Resettle})
 	m.Read = read.New(read.Options{Store: o.Store, Now: o.Now, Hosts: hosts, Audit: audit, Version: o.Version, SecretsKey: o.SecretsKey})
-	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Trace: o.Trace, TrafficEvery: o.TrafficEvery})
+	stock := images.New(images.Options{Store: o.Stock, Log: o.Log, Now: o.Now})
+	m.Ask = ask.New(ask.Options{Store: o.Store, Log: o.Log, Hosts: hosts, Intent: m.Intent, Lead: m.Leader, Node: o.Node, Fabric: o.Fabric, Own: stock.Own, Trace: o.Trace, TrafficEvery: o.TrafficEvery})
 	m.Join = join.New(join.Options{Writer: writer, Host: o.Host, Hosts: hosts, Keys: ks, Intent: m.Intent, AgentConfig: o.AgentConfig, CertificateLife: o.CertificateLife})
 	site, err := ui.New(ui.Options{Files: o.UI, Kept: o.SessionsFile, Tokens: tokens, Log: o.Log, Now: o.Now, Version: o.Version})
 	if err != nil {
@@ -181,6 +185,6 @@ func New(o Options) (*Manager, error) {
 		served.UI = site
 	}
 	m.API = web.New(served, site.Routes(),
-		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes(), labs.Server{Lab: o.Lab}.Routes())
+		m.Read.Routes(), m.Intent.Routes(), m.News.Routes(), m.Ask.Routes(), m.Join.Routes(), m.Switches.Routes(), tokens.Routes(), hosts.Routes(), labs.Server{Lab: o.Lab}.Routes(), stock.Routes())
 	return m, nil
 }

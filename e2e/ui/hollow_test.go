@@ -71,9 +71,16 @@ func (s hollowImages) Verify(_ context.Context, ref string) (image.Image, error)
 }
 func (s hollowImages) Peek(ref string) (image.Image, error) { return s.Resolve(ref) }
 func (hollowImages) From(image.Peer)                        {}
-func (hollowImages) KeepOffers(ctx context.Context)         { <-ctx.Done() }
-func (hollowImages) Handler(string) http.Handler            { return http.NotFoundHandler() }
-func (hollowImages) Destroy(context.Context) error          { return nil }
+func (hollowImages) Free() (int64, error)                   { return 0, nil }
+func (s hollowImages) Fetch(_ context.Context, ref string, _ image.RemoteOptions) (image.Image, error) {
+	return s.Resolve(ref)
+}
+func (hollowImages) ImportFrom(context.Context, io.Reader, string) ([]image.Image, error) {
+	return nil, image.ErrNotFound
+}
+func (hollowImages) KeepOffers(ctx context.Context) { <-ctx.Done() }
+func (hollowImages) Handler(string) http.Handler    { return http.NotFoundHandler() }
+func (hollowImages) Destroy(context.Context) error  { return nil }
 
 // runHollow runs the agents until SIGTERM. After SIGUSR1 functions crash, until SIGUSR2.
 func runHollow(text string) error {

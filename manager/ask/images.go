@@ -54,6 +54,13 @@ func (a *Asker) images(w http.ResponseWriter, r *http.Request) error {
 	}
 	all.Wait()
 	out := api.ImageList{Items: []api.Image{}}
+	if a.Own != nil {
+		own, err := a.Own()
+		if err != nil {
+			out.Warnings = append(out.Warnings, strict.Clip(fmt.Sprintf("manager: %v", err), strict.MaxText))
+		}
+		out.Items = merge(out.Items, "", own)
+	}
 	for i, item := range items {
 		host := store.NameOf(item.Key)
 		if errs[i] != nil && len(out.Warnings) < maxImagesWarns {
@@ -65,13 +72,13 @@ func (a *Asker) images(w http.ResponseWriter, r *http.Request) error {
 	return web.Answer(w, http.StatusOK, out)
 }
 
-// merge adds a host's images, in bounds. Images of one name and digest are one; another digest of a name is another image.
+// merge adds a host's images, or with "" the manager's, in bounds. Images of one name and digest are one; another digest of a name is another image.
 func merge(all []api.Image, host string, of []api.Image) []api.Image {
 	for _, i := range of[:min(len(of), api.MaxImages)] {
 		i.Name, i.Digest = strict.Clip(i.Name, maxImageWord), strict.Clip(i.Digest, maxImageWord)
 		at := slices.IndexFunc(all, func(x api.Image) bool { return x.Name == i.Name && x.Digest == i.Digest })
 		if at >= 0 {
-			if !slices.Contains(all[at].Hosts, host) {
+			if host != "" && !slices.Contains(all[at].Hosts, host) {
 				all[at].Hosts = append(all[at].Hosts, host)
 			}
 			continue
@@ -79,11 +86,17 @@ func merge(all []api.Image, host string, of []api.Image) []api.Image {
 		if len(all) >= maxImageList {
 			break
 		}
-		i.Hosts = []string{host}
+		i.Hosts, i.Manager = []string{host}, false // a host knows of itself alone
+		if host == "" {
+			i.Hosts, i.Manager = nil, true
+		}
 		i.Description, i.Forwarder, i.User = strict.Clip(i.Description, api.MaxImageText), strict.Clip(i.Forwarder, maxImageWord), strict.Clip(i.User, maxImageWord)
 		i.Rewrites, i.Capabilities, i.Command = clipWords(i.Rewrites), clipWords(i.Capabilities), clipWords(i.Command)
 		if len(i.ConfigSchema) > api.MaxImageSchema {
 			i.ConfigSchema = nil
+		}
+		if len(i.Example) > api.MaxImageSample {
+			i.Example = ""
 		}
 		all = append(all, i)
 	}

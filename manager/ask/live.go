@@ -33,8 +33,9 @@ type Options struct {
 	Hosts  *members.Hosts
 	Intent *intent.Editor
 	Lead   *lead.Leader
-	Node   func(host string) Node // nil: not reachable from here
-	Fabric Fabric                 // nil: there are no switches here
+	Node   func(host string) Node      // nil: not reachable from here
+	Fabric Fabric                      // nil: there are no switches here
+	Own    func() ([]api.Image, error) // images of the manager itself; nil: it has none
 	Trace  func(d api.Document, q api.TraceQuery, macs map[string]string, down map[string]bool) (api.Trace, error)
 	// TrafficEvery is how often RememberTraffic reads counters; default 20 s.
 	TrafficEvery time.Duration
@@ -86,7 +87,7 @@ func (a *Asker) Routes() []web.Route {
 			Query: []string{"limit", "sort"}, Answers: map[int]any{200: api.SettledFlows{}}, Problems: []int{400, 404, 409, 503}, Handler: a.flows},
 		{Method: "GET", Path: "/v1/hosts/{name}/counters", ID: "counters", Needs: api.RoleViewer, Summary: "a host's ports and rules with their counters, read live from its switch",
 			Answers: map[int]any{200: api.Counters{}}, Problems: []int{404, 503}, Handler: a.counters},
-		{Method: "GET", Path: "/v1/images", ID: "list-images", Needs: api.RoleViewer, Summary: "the images that hosts have now, with what their functions are like and the schema of their config",
+		{Method: "GET", Path: "/v1/images", ID: "list-images", Needs: api.RoleViewer, Summary: "the images that hosts and the manager have now, with what their functions are like, the schema of their config and an example",
 			Answers: map[int]any{200: api.ImageList{}}, Problems: []int{503}, Handler: a.images},
 		{Method: "GET", Path: "/v1/rates", ID: "rates", Needs: api.RoleViewer, Summary: "packets and bits a second at all hosts' ports and rules and of all functions, or with watch each second as server-sent events",
 			Query: []string{"watch"}, Answers: map[int]any{200: api.Rates{}}, Problems: []int{503}, Handler: a.rates},
@@ -100,6 +101,8 @@ func (a *Asker) Routes() []web.Route {
 			Answers: map[int]any{200: api.SwitchRules{}}, Problems: []int{404, 503}, Handler: a.switchRules},
 		{Method: "GET", Path: "/v1/agent/state/{name}", ID: "function-state", Summary: "the state of a function that has moved, from its former host, for the agent of its host only; 204: it has none",
 			Answers: map[int]any{200: web.Text("application/octet-stream"), 204: nil}, Problems: []int{403, 404, 409, 502, 503, 504}, Handler: a.state},
+		{Method: "GET", Path: "/v1/switches/{name}/counters", ID: "switch-counters", Needs: api.RoleViewer, Summary: "the counters of a fabric switch's ports, read live",
+			Answers: map[int]any{200: api.SwitchCounters{}}, Problems: []int{404, 503}, Handler: a.switchCounters},
 		{Method: "GET", Path: "/v1/hosts/{name}/connect", ID: "connect", Does: "connect", Kind: api.KindHost, Summary: "an agent's connection over which the manager asks it, upgraded to " + api.NodeProtocol,
 			Answers: map[int]any{101: nil}, Problems: []int{426}, Handler: a.connect},
 	}
@@ -455,31 +458,58 @@ type Node interface {
 type Fabric interface {
 	// SwitchRules reads a switch's tables and Weir's entries live.
 	SwitchRules(ctx context.Context, name string) (api.SwitchRules, error)
+	// SwitchCounters reads the counters of a switch's ports live.
+	SwitchCounters(ctx context.Context, name string) (api.SwitchCounters, error)
 }
 
 // ErrElsewhere is of a Fabric whose router does not run here: it does where the leader is.
 var ErrElsewhere = errors.New("the router runs at another manager")
 
-// switchRules answers with a switch's entries, read live.
-func (a *Asker) switchRules(w http.ResponseWriter, r *http.Request) error {
+// askSwitch reads something live of the switch that a request names.
+func askSwitch[T any](a *Asker, r *http.Request, read func(ctx context.Context, name string) (T, error)) (out T, err error) {
 	name := r.PathValue("name")
 	s, err := object.Find[api.Switch](r.Context(), a.Store, api.KindSwitch, name)
 	if err != nil {
-		return err
+		return out, err
 	}
 	if a.Fabric == nil {
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: this manager controls no switches (start it with --openflow)", name))
+		return out, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: this manager controls no switches (start it with --openflow)", name))
 	}
-	rules, err := a.Fabric.SwitchRules(r.Context(), name)
+	out, err = read(r.Context(), name)
 	if errors.Is(err, ErrElsewhere) {
 		where := a.Lead.Leader(r.Context())
 		if where == "" || a.Lead.Leads() {
-			return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked now: the router is about to start, try again", name))
+			return out, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked now: the router is about to start, try again", name))
 		}
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: the router runs at the manager that leads, %s: ask there", name, where))
+		return out, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s cannot be asked from here: the router runs at the manager that leads, %s: ask there", name, where))
 	}
 	if err != nil {
-		return api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s (%s): %s", name, s.Status.State, err))
+		return out, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("switch %s (%s): %s", name, s.Status.State, err))
+	}
+	return out, nil
+}
+
+// switchCounters answers with the counters of a switch's ports, read live.
+func (a *Asker) switchCounters(w http.ResponseWriter, r *http.Request) error {
+	out, err := askSwitch(a, r, func(ctx context.Context, name string) (api.SwitchCounters, error) {
+		return a.Fabric.SwitchCounters(ctx, name)
+	})
+	if err != nil {
+		return err
+	}
+	if out.Ports == nil {
+		out.Ports = []api.SwitchPortCounters{}
+	}
+	return web.Answer(w, http.StatusOK, out)
+}
+
+// switchRules answers with a switch's entries, read live.
+func (a *Asker) switchRules(w http.ResponseWriter, r *http.Request) error {
+	rules, err := askSwitch(a, r, func(ctx context.Context, name string) (api.SwitchRules, error) {
+		return a.Fabric.SwitchRules(ctx, name)
+	})
+	if err != nil {
+		return err
 	}
 	if rules.Tables == nil {
 		rules.Tables = []api.SwitchTable{}

@@ -103,7 +103,7 @@ type Route struct {
 	Handler      Handler
 	ID, Summary  string
 	Query        []string // parameters, of those that are documented in parameters
-	Body         any      // zero value
+	Body         any      // zero value; a Text is read by the handler, which bounds it
 	Limit        int64    // of the body in bytes; 0: defaultBody
 	Answers      map[int]any
 	Problems     []int
@@ -120,7 +120,7 @@ func (rt Route) recorded() bool {
 	return !rt.Quiet && (rt.Does != "" || rt.Method != "GET")
 }
 
-// Text is an answer that is no JSON, by its content type.
+// Text is an answer, or a body, that is no JSON, by its content type.
 type Text string
 
 // serve counts, logs, bounds, asks for the caller's role, records, and turns errors into problems.

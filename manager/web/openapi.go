@@ -72,7 +72,9 @@ func (d *document) operation(rt Route) *huma.Operation {
 		op.Parameters = append(op.Parameters,
 			&huma.Param{Name: "If-None-Match", In: "header", Description: "*: only if there is no such object", Schema: &huma.Schema{Type: "string"}})
 	}
-	if rt.Body != nil {
+	if kind, stream := rt.Body.(Text); stream {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{string(kind): {Schema: &huma.Schema{}}}}
+	} else if rt.Body != nil {
 		kind := "application/json"
 		if rt.Method == "PATCH" {
 			kind = "application/merge-patch+json"
@@ -288,6 +290,7 @@ func queryParameters() []*huma.Param {
 		{Name: "host", Description: "the host whose agent asks; default the manager's own. An agent can ask for its own only"},
 		{Name: "a", Description: "the first run", Required: true},
 		{Name: "b", Description: "the other run", Required: true},
+		{Name: "as", Description: "the name of the archive's only image, NAME:TAG; without it images keep the names that they have there"},
 		{Name: "tty", Description: "give the process a terminal", Schema: boolean},
 	}
 }

@@ -695,6 +695,13 @@ func TestOVSWithASmallTable(t *testing.T) {
 			return ""
 		})
 	}
+	counters, err := r.c.SwitchCounters(t.Context(), "s1")
+	if err != nil || len(counters.Ports) != 2 || counters.Ports[0].Number != 1 || counters.Ports[1].Number != 2 {
+		t.Fatalf("counters %+v, %v: want those of ports 1 and 2", counters, err)
+	}
+	if link, station := counters.Ports[0], counters.Ports[1]; link.Rx.Packets < 30 || link.Rx.Bytes == 0 || station.Tx.Packets < 30 { // a frame to each station
+		t.Errorf("counters %+v", counters.Ports)
+	}
 	l, err := r.client.Events().List(t.Context(), api.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

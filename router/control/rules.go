@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"weir.dev/weir/api"
@@ -48,6 +49,45 @@ func (c *Controller) SwitchRules(ctx context.Context, name string) (api.SwitchRu
 		out.Tables = append(out.Tables, known.use(t, count[t.id]))
 	}
 	return out, nil
+}
+
+// maxPorts bounds the counters of one switch.
+const maxPorts = 4096
+
+// SwitchCounters reads the counters of a switch's ports live, by its name. Its local port and other reserved ones are left out.
+func (c *Controller) SwitchCounters(ctx context.Context, name string) (api.SwitchCounters, error) {
+	c.mu.Lock()
+	s := c.running[name]
+	c.mu.Unlock()
+	if s == nil {
+		return api.SwitchCounters{}, fmt.Errorf("switch %s is not connected", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	all, err := s.conn.PortStats(ctx, openflow.PortAny)
+	if err != nil {
+		return api.SwitchCounters{}, fmt.Errorf("switch %s: %w", name, err)
+	}
+	out := api.SwitchCounters{Switch: name}
+	for _, p := range all {
+		if p.Port > openflow.PortMax || len(out.Ports) == maxPorts {
+			continue
+		}
+		out.Ports = append(out.Ports, api.SwitchPortCounters{
+			Number: uint32(p.Port), Rx: api.Counter{Packets: counted(p.RxPackets), Bytes: counted(p.RxBytes)}, Tx: api.Counter{Packets: counted(p.TxPackets), Bytes: counted(p.TxBytes)},
+			Dropped: counted(p.RxDropped) + counted(p.TxDropped), Errors: counted(p.RxErrors) + counted(p.TxErrors),
+		})
+	}
+	slices.SortFunc(out.Ports, func(a, b api.SwitchPortCounters) int { return cmp.Compare(a.Number, b.Number) })
+	return out, nil
+}
+
+// counted is 0 for what a switch does not count: it says so by all ones.
+func counted(n uint64) uint64 {
+	if n == math.MaxUint64 {
+		return 0
+	}
+	return n
 }
 
 // known is what the loop knows of a switch and its entries.
