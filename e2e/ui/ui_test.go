@@ -199,6 +199,17 @@ func TestFromAnEmptyMachineToAChain(t *testing.T) {
 		err := r.Get(ctx, &f, "function", q.Name)
 		return f, err
 	}
+	do["stubborn"] = func(question) (any, error) { // it hears SIGTERM, and goes on until it is killed
+		_, err := r.Apply(ctx, `functions: {stubborn: {image: monitor, command: [/bin/busybox, sh, -c, "trap : TERM; while :; do sleep 1; done"]}}`+"\n")
+		return nil, err
+	}
+	do["crash"] = func(q question) (any, error) {
+		var f api.Function
+		if err := r.Get(ctx, &f, "function", q.Name); err != nil {
+			return nil, err
+		}
+		return nil, syscall.Kill(f.Status.PID, syscall.SIGKILL)
+	}
 	do["ping"] = func(q question) (any, error) {
 		_, err := r.Ping(ctx, q.From, rig.BobAddr, 5, "0.02")
 		return map[string]bool{"lost": err != nil}, err

@@ -8,10 +8,13 @@ export class ApiError extends Error {
   readonly status: number;
   readonly title: string;
   readonly problems: Problem[];
+  /** It is about an object that is being deleted: the same request is accepted when that is gone. */
+  readonly deleting: boolean;
 
-  constructor(status: number, title: string, detail: string, problems: Problem[] = []) {
+  constructor(status: number, title: string, detail: string, problems: Problem[] = [], type = "") {
     super(detail || title);
     this.name = "ApiError";
+    this.deleting = type === "urn:weir:problem:being-deleted";
     this.status = status;
     this.title = title;
     this.problems = problems;
@@ -24,7 +27,7 @@ export class ApiError extends Error {
     } catch {
       // No problem document: something between the browser and Weir answered.
     }
-    return new ApiError(r.status, p.title ?? r.statusText ?? `HTTP status ${r.status}`, p.detail ?? "", p.errors ?? []);
+    return new ApiError(r.status, p.title ?? r.statusText ?? `HTTP status ${r.status}`, p.detail ?? "", p.errors ?? [], p.type);
   }
 }
 
@@ -53,9 +56,14 @@ export async function fetchOK(input: RequestInfo | URL, init?: RequestInit): Pro
     throw asApiError(e);
   }
   if (r.ok) return r;
+  throw await refusalOf(r);
+}
+
+/** The error of an answer that is no success. */
+export async function refusalOf(r: Response): Promise<ApiError> {
   const error = await ApiError.of(r);
   if (error.status === 401) signedOut.forEach((f) => f());
-  throw error;
+  return error;
 }
 
 /** Every method resolves to a success or throws an ApiError. */

@@ -2,6 +2,7 @@
 import { useSyncExternalStore } from "react";
 import type { QueryClient } from "@tanstack/react-query";
 import { apply, deleteObjects } from "./actions";
+import { ApiError } from "./client";
 import type { Change, Document } from "./types";
 
 type Section = "endpoints" | "functions" | "chains" | "policies";
@@ -62,9 +63,25 @@ export const useUndo = () =>
 export const specIn = (queries: QueryClient) => (kind: string, name: string) =>
   queries.getQueryData<{ name: string; spec: object }[]>(["live", kind])?.find((o) => o.name === name)?.spec;
 
+/** Tries again while an object of the request is still being deleted, as weir apply does, for so long. */
+export async function whenGone<T>(f: () => Promise<T>, patience = deletionPatience, pause = deletionPause): Promise<T> {
+  for (const until = performance.now() + patience; ; ) {
+    try {
+      return await f();
+    } catch (e) {
+      if (!(e instanceof ApiError && e.deleting) || performance.now() + pause > until) throw e;
+    }
+    await new Promise((done) => setTimeout(done, pause));
+  }
+}
+
+/** How long an undo waits for the end of a deletion, and how often it asks; ms. */
+export const deletionPatience = 30_000;
+export const deletionPause = 500;
+
 /** Puts the former specs back, then deletes what was made: two steps, since a document deletes nothing. */
 export async function carryOut(u: Undo) {
-  if (Object.keys(u.former).length) await apply(u.former);
+  if (Object.keys(u.former).length) await whenGone(() => apply(u.former));
   if (Object.keys(u.made).length) await deleteObjects(u.made);
   put(undefined);
 }

@@ -1,6 +1,7 @@
 import { Button, Checkbox, FileButton, Textarea } from "@mantine/core";
 import { IconFileUpload } from "@tabler/icons-react";
 import { useState } from "react";
+import { useLocation } from "react-router";
 import { apply } from "../api/actions";
 import { ApiError, asApiError } from "../api/client";
 import { useMay } from "../api/session";
@@ -24,7 +25,8 @@ const maxText = 8 << 20;
 
 export default function Apply() {
   const may = useMay("operator");
-  const [text, setText] = useState("");
+  const given: unknown = (useLocation().state as { text?: unknown } | null)?.text; // an example that another page has
+  const [text, setText] = useState(typeof given === "string" ? given : "");
   const [prune, setPrune] = useState(false);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>();

@@ -9,7 +9,7 @@ import { apply } from "../api/actions";
 import { ApiError, asApiError } from "../api/client";
 import { useMay } from "../api/session";
 import type { ApplyResult, Document, Problem } from "../api/types";
-import { carryOut, remember, specIn, undoOf, useUndo, type Undo } from "../api/undo";
+import { carryOut, deletionPatience, deletionPause, remember, specIn, undoOf, useUndo, type Undo } from "../api/undo";
 import { applyCommand } from "../pages/functions/build";
 import { Failure, Notice, Panel, SameAs } from "./basic";
 import { Changes } from "./Changes";
@@ -23,11 +23,15 @@ export interface Planned {
   /** Of exactly this document. */
   result?: ApplyResult;
   error?: ApiError;
+  /** An object of it is still being deleted: the plan is asked for until that is gone. */
+  waits?: string;
   busy: boolean;
 }
 
-/** What the document would change. Undefined is a document that is not complete yet. */
-export function usePlan(document: Document | undefined): Planned {
+const goes = (e: unknown) => e instanceof ApiError && e.deleting;
+
+/** What the document would change. Undefined is a document that is not complete yet. An undo may come before the end of the deletion that it undoes: it is patient. */
+export function usePlan(document: Document | undefined, patient = false): Planned {
   const may = useMay("operator");
   const text = document ? JSON.stringify(document) : "";
   const [settled] = useDebouncedValue(text, settle);
@@ -36,10 +40,12 @@ export function usePlan(document: Document | undefined): Planned {
     enabled: !!settled && may.ok,
     gcTime: 0,
     staleTime: 0,
+    ...(patient && { retry: (n: number, e: Error) => goes(e) && n < deletionPatience / deletionPause, retryDelay: deletionPause }),
     queryFn: () => apply(JSON.parse(settled) as Document, true),
   });
   const current = settled === text && !!text;
-  return { text, result: current && !q.isFetching ? q.data : undefined, error: current && q.error ? asApiError(q.error) : undefined, busy: !!text && (!current || q.isFetching) };
+  const waits = current && q.isFetching && goes(q.failureReason) ? asApiError(q.failureReason).message : undefined;
+  return { text, result: current && !q.isFetching ? q.data : undefined, error: current && q.error ? asApiError(q.error) : undefined, waits, busy: !!text && (!current || q.isFetching) };
 }
 
 /** What the API says about a field of the document: "policies.guests.match" with what is below it. */
@@ -171,7 +177,7 @@ export function UndoButton() {
 
 function UndoPlan({ undo, onClose }: { undo: Undo; onClose: () => void }) {
   const back = Object.keys(undo.former).length > 0;
-  const plan = usePlan(back ? undo.former : undefined);
+  const plan = usePlan(back ? undo.former : undefined, true);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>();
   const made = Object.entries(undo.made).flatMap(([section, names]) => names.map((n) => ({ kind: section === "policies" ? "policy" : section.slice(0, -1), name: n })));
@@ -180,7 +186,17 @@ function UndoPlan({ undo, onClose }: { undo: Undo; onClose: () => void }) {
       <p>
         What was done: <span className="mono break">{undo.what}</span>. This puts the former specs back{made.length > 0 && ", then deletes what was made"}.
       </p>
+      {plan.waits && (
+        <Notice level="busy" role="status">
+          The deletion still goes on. The plan comes when it has ended. <span className="dim">{plan.waits}</span>
+        </Notice>
+      )}
       <Failure error={error ?? plan.error} />
+      {goes(error ?? plan.error) && (
+        <p className="dim">
+          The deletion has not ended within {deletionPatience / 1000}&nbsp;s. Is the object&apos;s host there? Its page says what it waits for. Close this dialog and undo again when the object is gone: the change is still remembered.
+        </p>
+      )}
       {plan.result && <Changes changes={plan.result.changes ?? []} />}
       {made.length > 0 && <Changes changes={made.map((m) => ({ ...m, action: "delete" }))} />}
       <SameAs text={[back && applyCommand(undo.former), ...deletions(undo.made)].filter(Boolean).join("\n")} />

@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { ApiError } from "../api/client";
 import { functionReady } from "../api/ready";
 import type { Func } from "../api/types";
+import { whenGone } from "../api/undo";
 import { readDocument, withLines } from "./doc";
 import { matches, toCSV, words } from "./export";
 import { bits, bytes, command, count, duration } from "./format";
@@ -56,5 +57,23 @@ describe("a function", () => {
     expect(functionReady(f({}, {}, 2))).toMatchObject({ ready: false, state: "changing" });
     expect(functionReady(f({ state: "stopped" }, { state: "stopped", healthy: false }))).toMatchObject({ ready: true, level: "idle" });
     expect(functionReady(f({}, { conditions: [{ type: "Outdated", reason: "Error" }] }))).toMatchObject({ ready: true, level: "warn" });
+  });
+});
+
+describe("an undo", () => {
+  const goes = new ApiError(409, "Conflict", "function fw is being deleted", [], "urn:weir:problem:being-deleted");
+  it("waits for the end of a deletion", async () => {
+    let n = 0;
+    expect(await whenGone(() => (++n < 4 ? Promise.reject(goes) : Promise.resolve("made")), 1_000, 1)).toBe("made");
+    expect(n).toBe(4);
+  });
+  it("gives up in time, and at once where waiting does not help", async () => {
+    let n = 0;
+    await expect(whenGone(() => (n++, Promise.reject(goes)), 20, 5)).rejects.toBe(goes);
+    expect(n).toBeGreaterThan(1);
+    n = 0;
+    const inUse = new ApiError(409, "Conflict", "function fw is in use");
+    await expect(whenGone(() => (n++, Promise.reject(inUse)), 1_000, 1)).rejects.toBe(inUse);
+    expect(n).toBe(1);
   });
 });

@@ -1,6 +1,6 @@
 // A hundred hosts with a thousand functions in the topology: when it is first drawn, and how many frames a second it moves with. The figures are
 // printed and not judged: a machine that tests share is no place to measure.
-import { moves, say, signedIn } from "../lib.mjs";
+import { examine, moves, open, say, settled, signedIn } from "../lib.mjs";
 
 const hosts = 100;
 const each = 10;
@@ -17,7 +17,7 @@ function lists() {
     functions: range(hosts * each).map((f) => ({ ...meta(name("nf", f)), spec: { image: "wire" }, placement: { host: name("h", Math.floor(f / each)) }, status: { state: "started", healthy: f % 97 !== 5, observed_generation: 1 } })),
     chains: chains.map((c) => ({ ...meta(name("c", c)), spec: { path: path(c) }, status: { state: "ready", observed_generation: 1 } })),
     policies: chains.map((c) => ({ ...meta(name("p", c)), spec: { from: name("vm", Math.floor(c / 2) % hosts), to: name("vm", (7 * c + 13) % hosts), chain: name("c", c) }, status: { state: "active", observed_generation: 1 } })),
-    switches: [],
+    switches: [{ ...meta("s1"), status: { state: "connected", rules: 0, ports: [{ number: 1, name: "eth1", kind: "host", state: "up", peer: `${name("h", 0)}:eth0` }, { number: 2, name: "eth2", kind: "edge", state: "down" }] } }],
     events: [],
   };
 }
@@ -31,5 +31,23 @@ export default async function () {
   await page.route((u) => u.pathname === "/v1/graph", (r) => r.fulfill({ contentType: "application/json", body: '{"nodes":[],"edges":[]}' }));
   await page.routeWebSocket((u) => u.pathname === "/v1/watch", () => undefined); // no change comes
   await page.goto(new URL("/topology", page.url()).href);
-  say(await moves(page, { name: "100 hosts, 1000 functions, 100 endpoints", find: "nf0042" }));
+  say(await moves(page, { name: "100 hosts, 1 switch, 1000 functions, 100 endpoints", find: "nf0042" }));
+  // What passes at a fabric switch's ports: a thousand packets more at each reading.
+  let packets = 0;
+  await page.route((u) => u.pathname === "/v1/switches/s1/counters", (r) => {
+    packets += 1000;
+    const none = { packets: 0, bytes: 0 };
+    const ports = [{ number: 1, rx: { packets, bytes: 100 * packets }, tx: none, dropped_packets: 7, error_packets: 0 }, { number: 2, rx: none, tx: none, dropped_packets: 0, error_packets: 0 }];
+    return r.fulfill({ contentType: "application/json", body: JSON.stringify({ switch: "s1", ports }) });
+  });
+  await open(page, "/topology?node=switch/s1");
+  const ports = page.getByRole("region", { name: "Ports of s1" });
+  await ports.locator("li", { hasText: "eth1" }).locator(".figures", { hasText: /in [1-9]/ }).waitFor();
+  await ports.locator("li", { hasText: "eth1" }).getByText("7 dropped").waitFor();
+  await ports.locator("li", { hasText: "eth2" }).getByText("down").waitFor();
+  for (const width of [1440, 360]) {
+    await page.setViewportSize({ width, height: 900 });
+    await settled(page);
+    await examine(page, `the ports of a switch, ${width} px`);
+  }
 }

@@ -112,6 +112,36 @@ export default async function () {
   await page.getByRole("dialog").getByRole("button", { name: "Undo it" }).click();
   await page.locator("tbody tr", { hasText: "many-1" }).locator(".state.ok").waitFor();
 
+  // An undo that comes before the end of the deletion waits for it: the function takes its time to end.
+  await ask("stubborn");
+  await open(page, "/functions/stubborn");
+  await page.locator(".page-head .state.ok", { hasText: "started" }).waitFor();
+  await page.getByRole("button", { name: "More actions" }).click();
+  await page.getByRole("menuitem", { name: "Delete" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await page.waitForURL((u) => u.pathname === "/functions");
+  page.strict = false; // 409
+  await click("Undo");
+  await page.getByRole("dialog").getByText("The deletion still goes on").waitFor();
+  await examine(page, "an undo that waits");
+  await page.getByRole("dialog").getByRole("button", { name: "Undo it" }).click(); // can be pressed when the plan is there
+  await page.getByText("The last change is undone.").waitFor();
+  page.strict = true;
+  await page.locator("tbody tr", { hasText: "stubborn" }).locator(".state.ok", { hasText: "started" }).waitFor();
+
+  // A function whose process dies is started again, and its page says when and why.
+  await open(page, "/functions/many-2");
+  await ask("crash", { name: "many-2" });
+  const restarts = page.locator("section", { hasText: "1 restart since it was made" }).last();
+  await restarts.locator("tr", { hasText: "its process ended" }).waitFor();
+  await restarts.getByRole("img", { name: "It ended or hung once in the last 24 hours" }).waitFor();
+  await page.locator(".page-head .state.ok", { hasText: "started" }).waitFor();
+  await settled(page);
+  await examine(page, "a function that was restarted");
+  await page.setViewportSize({ width: 360, height: 740 });
+  await examine(page, "a function that was restarted, narrow");
+  await page.setViewportSize({ width: 1440, height: 900 });
+
   // What is in use cannot be deleted, and the page says why.
   await open(page, "/functions/fw");
   await page.getByRole("button", { name: "More actions" }).click();

@@ -50,6 +50,7 @@ export default async function () {
   // Its way is lit, with what passes now.
   await ask("traffic");
   await page.locator('dt:text-is("now") + dd', { hasText: /packets [1-9]/ }).waitFor();
+  await page.locator('dt:text-is("dropped") + dd', { hasText: "nothing at the ports of its way" }).waitFor();
   await page.getByRole("link", { name: "In the topology" }).click();
   const way = page.getByRole("list", { name: "Way of packets" });
   await way.locator("li", { hasText: "w1" }).locator(".figures", { hasText: /^[1-9][0-9]*\/s/ }).waitFor();

@@ -18,6 +18,7 @@ export default async function () {
   await text("/images", `${markup}<script>window.hacked=1</script> is its description`);
   await page.getByRole("button", { name: "markup:1" }).click();
   await page.getByRole("dialog").getByText(markup, { exact: false }).first().waitFor();
+  await page.getByRole("region", { name: "Example" }).getByText(`${markup}<script>window.hacked=1</script> in an example`).waitFor();
   await page.keyboard.press("Escape");
   await text("/functions/new?image=markup:1", "<b>bold</b>");
   await open(page, `/functions/${encodeURIComponent(markup)}`);
@@ -28,5 +29,5 @@ export default async function () {
     const odd = await page.evaluate(() => [window.hacked, document.querySelectorAll("img[src=x], b, main script").length]);
     if (odd[0] !== undefined || odd[1]) throw new Error(`${path}: markup became elements: ${odd}`);
   }
-  say("markup in names, logs, events, descriptions, schemas and configs is text");
+  say("markup in names, logs, events, descriptions, schemas, configs and examples is text");
 }

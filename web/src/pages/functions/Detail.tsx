@@ -5,7 +5,7 @@ import { usePorts, type Reading } from "../../api/counters";
 import { useList, useObject } from "../../api/live";
 import { functionReady } from "../../api/ready";
 import type { Func } from "../../api/types";
-import { Ago, Copy, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs, Time } from "../../ui/basic";
+import { Ago, Copy, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs, Time, useNow } from "../../ui/basic";
 import { Conditions } from "../../ui/Conditions";
 import { DataTable } from "../../ui/DataTable";
 import { useRates } from "../../api/rates";
@@ -17,6 +17,7 @@ import { AsYaml } from "../../ui/Object";
 import { eventColumns } from "../Events";
 import { FunctionActions } from "./Actions";
 import { chainOf } from "./List";
+import { hours, restartsOf, strip } from "./restarts";
 
 const Chart = lazy(() => import("../../ui/Chart"));
 const Logs = lazy(() => import("./Logs"));
@@ -202,6 +203,7 @@ function StateTab({ f }: { f: Func }) {
           )}
         </Panel>
       </div>
+      <Restarts f={f} />
       <Panel title="The object" flush>
         <details>
           <summary style={{ padding: "0.6rem 1rem", cursor: "pointer" }}>As the API has it</summary>
@@ -210,6 +212,71 @@ function StateTab({ f }: { f: Func }) {
       </Panel>
       <SameAs text={command("weir", "describe", "function", f.name)} />
     </div>
+  );
+}
+
+const shownRestarts = 20;
+
+/** When it ended or hung and Weir started it again: the last hours as a strip, and a list. Nothing for a function that never did. */
+function Restarts({ f }: { f: Func }) {
+  const events = useList("event");
+  const now = useNow();
+  const marks = useMemo(() => restartsOf(events, f.name), [events, f.name]);
+  if (!marks.length && !f.status.restarts) return null;
+  const drawn = strip(marks, now);
+  const times = drawn.reduce((n, d) => n + d.mark.times, 0);
+  const label = `${times === 1 ? "once" : `${times} times`} in the last ${hours} hours`;
+  return (
+    <Panel title="Restarts" right={<span className="label">{plural(f.status.restarts ?? 0, "restart")} since it was made</span>}>
+      <div className="stack">
+        <div>
+          <svg width="100%" height="28" role="img" aria-label={`It ended or hung ${label}`} style={{ display: "block" }}>
+            <line x1="0" x2="100%" y1="27" y2="27" stroke="var(--line)" />
+            {drawn.map((d) => (
+              <rect key={`${d.mark.to} ${d.mark.what}`} x={`${Math.min(99.5, 100 * d.at)}%`} y="4" width={`${Math.max(0.5, 100 * d.width)}%`} height="22" fill="var(--bad)">
+                <title>{d.mark.message}</title>
+              </rect>
+            ))}
+          </svg>
+          <div className="row dim" style={{ justifyContent: "space-between" }}>
+            <span>{hours} h ago</span>
+            <span>{label}</span>
+            <span>now</span>
+          </div>
+        </div>
+        {marks.length > 0 ? (
+          <div className="scroll-x" tabIndex={0} role="region" aria-label="When it ended or hung">
+            <table className="table">
+              <thead>
+                <tr>
+                  <th scope="col">When</th>
+                  <th scope="col">What</th>
+                  <th scope="col">Message</th>
+                  <th scope="col" className="right">
+                    Times
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {marks.slice(0, shownRestarts).map((m) => (
+                  <tr key={`${m.to} ${m.what}`}>
+                    <td>
+                      <Time at={new Date(m.to).toISOString()} />
+                    </td>
+                    <td className="nowrap">{m.what}</td>
+                    <td className="break">{m.message}</td>
+                    <td className="right">{m.times}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        ) : (
+          <p className="dim">The events of its restarts are forgotten by now.</p>
+        )}
+        <SameAs text={command("weir", "events", "--object", `function/${f.name}`)} />
+      </div>
+    </Panel>
   );
 }
 

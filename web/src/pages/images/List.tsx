@@ -1,20 +1,22 @@
 import { Button, Modal } from "@mantine/core";
+import { IconDownload, IconFileUpload } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
-import { Link } from "react-router";
-import { useImages, type Image } from "../api/images";
-import { useList } from "../api/live";
-import { Empty, Failure, Loading, Notice, PageHead, Panel, SameAs } from "../ui/basic";
-import { DataTable, type Column } from "../ui/DataTable";
-import { bytes } from "../ui/format";
-import { Named } from "../ui/Named";
-import { AsYaml } from "../ui/Object";
-import { fieldsOf } from "../ui/schema";
-import { About } from "./functions/Create";
+import { useImages, type Image } from "../../api/images";
+import { useList } from "../../api/live";
+import { useMay } from "../../api/session";
+import { Empty, Failure, Loading, Notice, PageHead, Panel, SameAs } from "../../ui/basic";
+import { DataTable, type Column } from "../../ui/DataTable";
+import { bytes } from "../../ui/format";
+import { ImageCard, Users } from "./Card";
+import { ImportDialog } from "./Import";
+import { PullDialog, Pulls } from "./Pull";
 
 export default function Images() {
   const q = useImages();
   const functions = useList("function");
+  const admin = useMay("admin");
   const [shown, setShown] = useState<Image>();
+  const [dialog, setDialog] = useState<"pull" | "import">();
   const users = useMemo(() => {
     const by = new Map<string, string[]>();
     for (const f of functions ?? []) {
@@ -39,7 +41,7 @@ export default function Images() {
       { key: "ports", title: "Ports", value: (i) => (i.tap ? "tap" : "in, out"), render: (i) => <span className="mono">{i.tap ? "tap" : "in, out"}</span> },
       { key: "users", title: "Used by", value: (i) => (users.get(i.digest) ?? []).join(" "), render: (i) => <Users names={users.get(i.digest) ?? []} /> },
       { key: "size", title: "Size", align: "right", wide: true, value: (i) => i.size_bytes ?? 0, render: (i) => bytes(i.size_bytes ?? 0) },
-      { key: "hosts", title: "Hosts", align: "right", wide: true, value: (i) => i.hosts?.length ?? 0 },
+      { key: "hosts", title: "Hosts", align: "right", wide: true, value: (i) => i.hosts?.length ?? 0, render: (i) => (i.hosts?.length ? i.hosts.length : <span className="dim">manager</span>) },
       { key: "digest", title: "Digest", wide: true, value: (i) => i.digest, render: (i) => <span className="mono dim">{i.digest.slice(7, 19)}</span> },
     ],
     [users],
@@ -48,103 +50,42 @@ export default function Images() {
   const items = q.data?.items ?? [];
   return (
     <div className="stack">
-      <PageHead title="Images" lead="What functions are made of: the catalogue that comes with Weir, and what hosts have pulled, imported or built." />
+      <PageHead
+        title="Images"
+        lead="What functions are made of: the catalogue that comes with Weir, and what was pulled, imported or built. Hosts that lack an image of the manager fetch it from there."
+        actions={
+          <>
+            <Button variant="default" leftSection={<IconFileUpload size={14} />} disabled={!admin.ok} title={admin.why} onClick={() => setDialog("import")}>
+              Import
+            </Button>
+            <Button leftSection={<IconDownload size={14} />} disabled={!admin.ok} title={admin.why} onClick={() => setDialog("pull")}>
+              Pull
+            </Button>
+          </>
+        }
+      />
       <Failure error={q.error} />
       {q.data?.warnings?.map((w) => (
         <Notice key={w} level="warn">
           {w}
         </Notice>
       ))}
+      <Pulls />
       <Panel flush>
         <DataTable
           name="images"
           rows={items}
           columns={columns}
           rowKey={(i) => i.name + i.digest}
-          empty={<Empty title="No host has an image">weir image pull, import or build brings one to a host.</Empty>}
+          empty={<Empty title="No host has an image">Pull one from a registry, import an archive, or build one: weir image build.</Empty>}
         />
       </Panel>
       <SameAs text="weir image list" />
+      {dialog === "pull" && <PullDialog onClose={() => setDialog(undefined)} />}
+      {dialog === "import" && <ImportDialog onClose={() => setDialog(undefined)} />}
       <Modal opened={!!shown} onClose={() => setShown(undefined)} title={<span className="mono">{shown?.name}</span>}>
         {shown && <ImageCard image={shown} users={users.get(shown.digest) ?? []} />}
       </Modal>
-    </div>
-  );
-}
-
-function Users({ names }: { names: string[] }) {
-  if (!names.length) return <span className="dim">none</span>;
-  return (
-    <span className="row">
-      {names.slice(0, 5).map((n) => (
-        <Named key={n} kind="function" name={n} />
-      ))}
-      {names.length > 5 && <span className="dim">and {names.length - 5} more</span>}
-    </span>
-  );
-}
-
-function ImageCard({ image: i, users }: { image: Image; users: string[] }) {
-  const fields = fieldsOf(i.config_schema);
-  return (
-    <div className="stack">
-      <About image={i} />
-      <dl className="kv">
-        <dt>Health</dt>
-        <dd>{i.probe ? "frames go through it and are waited for (probe)" : "its process runs"}</dd>
-        {i.forwarder && (
-          <>
-            <dt>Forwarder</dt>
-            <dd>{i.forwarder}: a program of the switch forwards in its place</dd>
-          </>
-        )}
-        <dt>A change</dt>
-        <dd>{i.recreate ? "takes the place of the former function: never two at once" : "is made beside the former function, then traffic moves"}</dd>
-        {i.speaks && (
-          <>
-            <dt>Frames of its own</dt>
-            <dd>it sends some</dd>
-          </>
-        )}
-        <dt>Command</dt>
-        <dd className="mono">{i.command?.join(" ")}</dd>
-        <dt>Used by</dt>
-        <dd>
-          <Users names={users} />
-        </dd>
-        <dt>Hosts</dt>
-        <dd>{i.hosts?.join(", ")}</dd>
-        <dt>Digest</dt>
-        <dd className="mono">{i.digest}</dd>
-      </dl>
-      <div>
-        <h3>Config</h3>
-        {fields ? (
-          <dl className="kv" style={{ marginTop: "0.5rem" }}>
-            {fields.map((f) => (
-              <div key={f.name} style={{ display: "contents" }}>
-                <dt className="mono">{f.name}</dt>
-                <dd>
-                  {f.help} {f.fallback && <span className="dim">(default {f.fallback})</span>}
-                </dd>
-              </div>
-            ))}
-          </dl>
-        ) : (
-          <p className="dim">{i.config_schema ? "" : "It has no schema: any config will do."}</p>
-        )}
-        {i.config_schema ? (
-          <details>
-            <summary style={{ cursor: "pointer", padding: "0.5rem 0" }}>The schema</summary>
-            <AsYaml value={i.config_schema} label={`schema of ${i.name}`} />
-          </details>
-        ) : null}
-      </div>
-      <div className="row" style={{ justifyContent: "flex-end" }}>
-        <Button component={Link} to={`/functions/new?image=${encodeURIComponent(i.name)}`}>
-          New function of it
-        </Button>
-      </div>
     </div>
   );
 }

@@ -3,7 +3,7 @@ import { IconTrash } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
 import { useParams } from "react-router";
 import { useList, useObject } from "../../api/live";
-import { usePolicyWay } from "../../api/path";
+import { usePolicyWay, type Ways } from "../../api/path";
 import { readyOf } from "../../api/ready";
 import { useRates } from "../../api/rates";
 import { useMay } from "../../api/session";
@@ -11,12 +11,13 @@ import { Ago, Empty, Failure, Loading, Notice, PageHead, Panel, Ready, SameAs } 
 import { ChainPath } from "../../ui/ChainEditor";
 import { Conditions } from "../../ui/Conditions";
 import { DataTable } from "../../ui/DataTable";
-import { bits, command, plural } from "../../ui/format";
+import { bits, command, count, plural } from "../../ui/format";
 import { Delete, Gone } from "../../ui/Gone";
 import { Named } from "../../ui/Named";
 import { LinkButton, UndoButton } from "../../ui/Plan";
 import { advice } from "../../ui/advice";
 import { eventColumns } from "../Events";
+import { dropsOf } from "../topology/way";
 import { Way } from "../topology/Way";
 import { End, Figure, Match } from "./List";
 
@@ -32,6 +33,26 @@ function Now({ name }: { name: string }) {
           {p && p[way].bits_per_s >= 1 && <span className="dim">, {bits(p[way].bits_per_s / 8)}</span>}
         </div>
       ))}
+    </>
+  );
+}
+
+/** What switches drop at the ports of its way. A function's ports are its chain's alone; an endpoint's have all of its traffic. */
+function Dropped({ ways }: { ways?: Ways }) {
+  if (!ways) return <span className="dim">…</span>;
+  const drops = dropsOf(ways.forward, ways.reverse);
+  if (!drops.length) return <>nothing at the ports of its way</>;
+  return (
+    <>
+      {drops.map((d) => {
+        const [kind, name] = [d.node.slice(0, d.node.indexOf("/")), d.node.slice(d.node.indexOf("/") + 1)];
+        return (
+          <div key={d.node}>
+            at <Named kind={kind} name={name} /> <span className="num">{count(Math.round(d.perS))}</span>/s, {count(d.total)} so far
+            {kind === "endpoint" && <span className="dim"> of all of its traffic</span>}
+          </div>
+        );
+      })}
     </>
   );
 }
@@ -159,6 +180,10 @@ export default function PolicyDetail() {
               <dt>now</dt>
               <dd>
                 <Now name={name} />
+              </dd>
+              <dt>dropped</dt>
+              <dd>
+                <Dropped ways={ways} />
               </dd>
               <dt>rules</dt>
               <dd className="num">{p.status.rules ?? 0}</dd>

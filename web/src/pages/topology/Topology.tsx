@@ -7,13 +7,14 @@ import { Link, useNavigate, useSearchParams } from "react-router";
 import { api, data } from "../../api/client";
 import { useList } from "../../api/live";
 import { usePolicyWay } from "../../api/path";
+import { useSwitchPorts } from "../../api/switches";
 import { readyOf, type Level } from "../../api/ready";
 import type { components } from "../../api/schema";
 import type { Policy } from "../../api/types";
 import { pathOf } from "../../shell/pages";
 import { Empty, Failure, Loading, PageHead, SameAs, State } from "../../ui/basic";
 import { words } from "../../ui/export";
-import { command, plural } from "../../ui/format";
+import { bits, command, count, plural } from "../../ui/format";
 import { Named } from "../../ui/Named";
 import { Canvas, type CanvasHandle } from "./Canvas";
 import { graphOf, worst, type Graph, type Item } from "./graph";
@@ -21,6 +22,8 @@ import { layoutOf } from "./layout";
 import type { Lit } from "./paint";
 import { legsOf, lossesOf } from "./way";
 import { Way } from "./Way";
+
+type SwitchPort = components["schemas"]["SwitchPort"];
 
 const tunnelsUpTo = 40; // more are hidden at first
 
@@ -206,6 +209,7 @@ export default function Topology() {
             {node ? `${selected}: ${node.r.state}. ${node.r.message}` : ""}
           </p>
           {node && selected && <NodeInfo id={selected} graph={graph} items={items} onClose={() => put("node", undefined)} onPolicy={(p) => put("policy", p)} />}
+          {node?.kind === "switch" && <SwitchPorts key={node.name} name={node.name} ports={switches?.find((s) => s.name === node.name)?.status.ports ?? []} />}
           {chosen && <PolicyInfo policy={chosen} lit={lit} ways={ways} error={error} />}
           {!chosen && !node && <Totals graph={graph} />}
           <Legend />
@@ -312,6 +316,50 @@ function NodeInfo({ id, graph, items, onClose, onPolicy }: { id: string; graph: 
           {policies.length > 12 && <Link to={`/policies?q=${encodeURIComponent(x.name)}`}>{policies.length - 12} more</Link>}
         </div>
       )}
+    </section>
+  );
+}
+
+const shownPorts = 64;
+
+/** What passes at the ports of a fabric switch now, as it counts itself. */
+function SwitchPorts({ name, ports }: { name: string; ports: SwitchPort[] }) {
+  const q = useSwitchPorts(name);
+  const known = new Map(ports.map((p) => [p.number, p]));
+  const rates = q.data ?? [];
+  return (
+    <section aria-label={`Ports of ${name}`}>
+      <h3>Ports</h3>
+      <Failure error={q.error} />
+      {q.isPending && <p className="dim">Reading the counters</p>}
+      {q.data && rates.length === 0 && <p className="dim">It has none.</p>}
+      {rates.length > 0 && (
+        <ul className="switch-ports">
+          {rates.slice(0, shownPorts).map((r) => {
+            const p = known.get(r.counters.number);
+            return (
+              <li key={r.counters.number}>
+                <span className="break">
+                  <span className="mono">{p?.name || r.counters.number}</span> <span className="dim">{p?.peer ? `to ${p.peer}` : p?.kind}</span>
+                  {p?.state === "down" && <State level="bad">down</State>}
+                </span>
+                <span className="figures">
+                  in {r.rx ? `${count(Math.round(r.rx.packets))}/s, ${bits(r.rx.bytes)}` : "…"}
+                  <br />
+                  out {r.tx ? `${count(Math.round(r.tx.packets))}/s, ${bits(r.tx.bytes)}` : "…"}
+                </span>
+                {(r.counters.dropped_packets > 0 || r.counters.error_packets > 0) && (
+                  <span className="sub">
+                    {count(r.counters.dropped_packets)} dropped, {count(r.counters.error_packets)} with errors so far
+                  </span>
+                )}
+              </li>
+            );
+          })}
+        </ul>
+      )}
+      {rates.length > shownPorts && <p className="dim">and {rates.length - shownPorts} more</p>}
+      <SameAs text={command("weir", "describe", "switch", name)} />
     </section>
   );
 }

@@ -2,7 +2,8 @@ import { describe, expect, it } from "vitest";
 import { graphOf, type Objects } from "./graph";
 import { layoutOf, type Rect } from "./layout";
 import { hit } from "./paint";
-import { legsOf, lossesOf, nodeOf, stopsOf } from "./way";
+import { switchRates } from "../../api/switches";
+import { dropsOf, legsOf, lossesOf, nodeOf, stopsOf } from "./way";
 
 const meta = (name: string) => ({ name, generation: 1 });
 
@@ -121,5 +122,34 @@ describe("a policy's way", () => {
     const far = ["endpoint/a", "s1:2", "s1:1", "s2:1", "s2:3", "h1:uplink/eth0", "function/f/in", "function/f/out", "h1:tunnel/h2", "endpoint/b"].map((port) => hop(port, 1, 1));
     expect(legsOf(stopsOf(far)).map((l) => `${l.from} ${l.to}`)).toEqual(["endpoint/a switch/s1", "switch/s1 switch/s2", "switch/s2 function/f", "function/f endpoint/b"]);
     expect(["endpoint/a", "function/f/in", "s1:2", "h1:uplink/eth0", "h1:tunnel/h2", "any", "10.0.0.0/8", "2001:db8::1", "02:00:00:00:00:01"].map(nodeOf)).toEqual(["endpoint/a", "function/f", "switch/s1", "host/h1", "host/h1", undefined, undefined, undefined, undefined]);
+  });
+});
+
+describe("drops", () => {
+  const hop = (port: string, dropped: number) => ({ port, host: "h1", live: true, rx: { packets: 0, bytes: 0 }, tx: { packets: 0, bytes: 0 }, dropped: { packets: dropped, bytes: 0 } });
+  it("are those of functions and endpoints, each port once for both directions", () => {
+    const [forward, reverse] = [
+      [hop("endpoint/alice", 0), hop("function/fw/in", 7), hop("function/fw/out", 2), hop("uplink/eth1", 99), hop("endpoint/bob", 4)],
+      [hop("endpoint/bob", 4), hop("function/fw/out", 2), hop("function/fw/in", 7)],
+    ];
+    const before = forward.map((h) => ({ ...h, dropped: { packets: 0, bytes: 0 } }));
+    expect(dropsOf(stopsOf(forward, { hops: before, seconds: 2 }), stopsOf(reverse))).toEqual([
+      { node: "function/fw", perS: 4.5, total: 9 },
+      { node: "endpoint/bob", perS: 2, total: 4 },
+    ]);
+    expect(dropsOf([])).toEqual([]);
+  });
+});
+
+describe("ports of fabric switches", () => {
+  const port = (number: number, packets: number) => ({ number, rx: { packets, bytes: 100 * packets }, tx: { packets: 0, bytes: 0 }, dropped_packets: 0, error_packets: 0 });
+  it("have a rate from the second reading on, and none where a counter fell", () => {
+    const none = { packets: 0, bytes: 0 };
+    expect(switchRates(undefined, [port(1, 9)], 0)).toEqual([{ counters: port(1, 9) }]);
+    expect(switchRates([port(1, 10), port(2, 10)], [port(1, 30), port(2, 3), port(3, 1)], 2)).toEqual([
+      { counters: port(1, 30), rx: { packets: 10, bytes: 1000 }, tx: none },
+      { counters: port(2, 3), rx: undefined, tx: none },
+      { counters: port(3, 1) },
+    ]);
   });
 });

@@ -103,6 +103,27 @@ export function legsOf(stops: Stop[]): Leg[] {
   return legs;
 }
 
+/** What is dropped at one object's ports of a way. */
+export interface Drops {
+  node: string;
+  perS: number; // packets
+  total: number;
+}
+
+/** What switches drop at the ports of functions and endpoints on a way, in both directions; each port counts once. Objects without a drop are left out. */
+export function dropsOf(...ways: Stop[][]): Drops[] {
+  const out = new Map<string, Drops>();
+  const ports = new Set<string>();
+  for (const s of ways.flat()) {
+    const port = `${s.host ?? ""}:${s.port}`;
+    if (!s.node || !/^(function|endpoint)\//.test(s.node) || ports.has(port)) continue;
+    ports.add(port);
+    const d = out.get(s.node) ?? { node: s.node, perS: 0, total: 0 };
+    out.set(s.node, { node: s.node, perS: d.perS + (s.drops ?? 0), total: d.total + s.dropped });
+  }
+  return [...out.values()].filter((d) => d.total > 0);
+}
+
 /** What functions keep back, and what switches drop at their ports and those of endpoints, by node, in packets a second. Each port counts once. */
 export function lossesOf(stops: Stop[]): Map<string, number> {
   const out = new Map<string, number>();
