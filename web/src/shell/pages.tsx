@@ -57,7 +57,8 @@ export const pages: Page[] = [
 
 /** Where an object is shown; undefined if there is no page of its kind. */
 export function pathOf(kind: string, name: string): string | undefined {
-  const plural = kind === "policy" ? "policies" : kind === "switch" ? "switches" : kind + "s";
+  if (kind === "switch") return `/topology?node=switch/${encodeURIComponent(name)}`; // which shows its ports
+  const plural = kind === "policy" ? "policies" : kind + "s";
   const base = "/" + plural;
   if (pages.some((p) => p.path === base + "/:name")) return `${base}/${encodeURIComponent(name)}`;
   if (pages.some((p) => p.path === base)) return `${base}?q=${encodeURIComponent(name)}`;

@@ -40,7 +40,12 @@ export default async function () {
     const ports = [{ number: 1, rx: { packets, bytes: 100 * packets }, tx: none, dropped_packets: 7, error_packets: 0 }, { number: 2, rx: none, tx: none, dropped_packets: 0, error_packets: 0 }];
     return r.fulfill({ contentType: "application/json", body: JSON.stringify({ switch: "s1", ports }) });
   });
-  await open(page, "/topology?node=switch/s1");
+  await open(page, "/hosts");
+  await page.locator("section", { hasText: "Switches of the fabric" }).getByText("1 of 2").waitFor();
+  await settled(page);
+  await examine(page, "hosts and switches");
+  await page.getByRole("link", { name: "s1", exact: true }).click();
+  await page.waitForURL("**/topology?node=switch/s1");
   const ports = page.getByRole("region", { name: "Ports of s1" });
   await ports.locator("li", { hasText: "eth1" }).locator(".figures", { hasText: /in [1-9]/ }).waitFor();
   await ports.locator("li", { hasText: "eth1" }).getByText("7 dropped").waitFor();

@@ -9,6 +9,13 @@ export default async function () {
   const here = (name) => page.locator("section", { hasText: "Functions here" }).locator("tbody tr", { hasText: name });
   const row = (name) => page.locator("tbody tr", { hasText: name });
 
+  // Before any host has joined there are the manager's images, from where hosts will fetch them.
+  await open(page, "/images");
+  await row("wire:1").getByText("manager").waitFor();
+  await page.getByRole("button", { name: "wire:1", exact: true }).click();
+  await page.getByRole("dialog").getByText("The manager has it: hosts fetch it from there").waitFor();
+  await page.keyboard.press("Escape");
+
   for (const name of ["h1", "h2"]) {
     await open(page, "/hosts");
     await page.getByRole("button", { name: "Add a host", exact: true }).first().click(); // an empty list has one, too

@@ -5,7 +5,7 @@ import { promised, useHosts } from "../../api/hosts";
 import { useList } from "../../api/live";
 import { readyOf } from "../../api/ready";
 import { useMay } from "../../api/session";
-import type { Host } from "../../api/types";
+import type { Host, Switch } from "../../api/types";
 import { Ago, Empty, Loading, Meter, PageHead, Panel, Ready, SameAs, State } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bytes } from "../../ui/format";
@@ -16,6 +16,7 @@ import { Join } from "./Join";
 export default function Hosts() {
   const hosts = useHosts();
   const functions = useList("function");
+  const switches = useList("switch");
   const may = useMay("admin");
   const [join, setJoin] = useState(false);
   const columns = useMemo<Column<Host>[]>(
@@ -68,8 +69,27 @@ export default function Hosts() {
       <Panel flush>
         <DataTable name="hosts" rows={hosts} columns={columns} rowKey={(h) => h.name} empty={<Empty title="No host has joined yet" action={add}>Make a token and run one command on the machine that is to join.</Empty>} />
       </Panel>
-      <SameAs text="weir get hosts -o wide" />
+      {!!switches?.length && <Switches switches={switches} />}
+      <SameAs text={switches?.length ? "weir get hosts -o wide\nweir get switches" : "weir get hosts -o wide"} />
       <Join opened={join} onClose={() => setJoin(false)} />
     </div>
+  );
+}
+
+const switchColumns: Column<Switch>[] = [
+  { key: "name", title: "Name", value: (s) => s.name, render: (s) => <Named kind="switch" name={s.name} /> },
+  { key: "state", title: "State", value: (s) => readyOf("switch", s).state, render: (s) => <Ready r={readyOf("switch", s)} /> },
+  { key: "ports", title: "Ports up", align: "right", value: (s) => (s.status.ports ?? []).filter((p) => p.state === "up").length, render: (s) => `${(s.status.ports ?? []).filter((p) => p.state === "up").length} of ${s.status.ports?.length ?? 0}` },
+  { key: "rules", title: "Rules", align: "right", value: (s) => s.status.rules ?? 0 },
+  { key: "product", title: "Product", wide: true, value: (s) => s.status.product ?? "", render: (s) => <span className="dim">{s.status.product}</span> },
+  { key: "since", title: "Since", align: "right", wide: true, value: (s) => s.status.since ?? "", render: (s) => <Ago at={s.status.since} /> },
+];
+
+/** The fabric: each switch's name leads to the picture, with what passes at its ports. */
+function Switches({ switches }: { switches: Switch[] }) {
+  return (
+    <Panel title="Switches of the fabric" flush>
+      <DataTable name="switches" noFilter rows={switches} columns={switchColumns} rowKey={(s) => s.name} empty={<Empty title="None" />} />
+    </Panel>
   );
 }

@@ -115,7 +115,7 @@ export default function Topology() {
   const open = useCallback(
     (id: string) => {
       const to = pathOf(id.slice(0, id.indexOf("/")), id.slice(id.indexOf("/") + 1));
-      if (to) void go(to);
+      if (to && !id.startsWith("switch/")) void go(to); // a switch is shown here
     },
     [go],
   );
