@@ -386,7 +386,7 @@ func (s *session) closed() bool { return s.reset == sure || s.ended[nf.Up] && s.
 // settles tells whether the switch can translate the further packets in the direction of this one, which belongs to the session: of a TCP connection that is
 // established, and of UDP but queries of names. What was begun at out is not settled before it is proven, as it may have to make room.
 func (s *session) settles(d nf.Dir, p *nf.Packet) bool {
-	if p.Part != nf.Whole || s.unproven {
+	if p.Part != nf.Whole || p.TagCount > 1 || s.unproven { // the switch knows no flows within two VLANs
 		return false
 	}
 	switch s.inner.proto {

@@ -944,6 +944,11 @@ func TestTranslatedFlowsAreSettled(t *testing.T) {
 	if got := v.flow(nf.Down); got.VLAN != 7 || got.Src != v.inner.remote || got.Dst != v.pool {
 		t.Errorf("at out the session is %+v to the switch", got)
 	}
+	check("datagrams within two VLANs", give(nf.Up, 30, "udp 10.0.0.2:5 198.51.100.1:6", 7, 8), "")
+	v = l.table.inner[inner{nf.UDP, tags{7, 8}, netip.MustParseAddrPort("10.0.0.2:5"), netip.MustParseAddrPort("198.51.100.1:6")}]
+	if got := v.lasts(); got != silentUDP {
+		t.Errorf("a session that the switch cannot translate lasts %s, want %s", got, silentUDP)
+	}
 	check("queries", give(nf.Up, 30, "udp 10.0.0.2:5 198.51.100.1:53"), "")
 	check("echo", give(nf.Up, 30, "ping 10.0.0.2:5 198.51.100.1:0"), "")
 	l.give(nf.Up, packet(t, "udp 10.0.0.9:7000 198.51.100.9:1", nil)) // its place is known now
