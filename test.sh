@@ -13,7 +13,7 @@ drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.Imp
 # Packages run two at a time in two groups, the longest first. The first neither counts packets nor measures time, and may use all processors. The
 # second drives whole Weirs, which wait more than they work; it counts packets, and sends few: none of the first takes its processors, none of
 # the rest, which floods links or measures what the machine can do, fills the queues that all namespaces share. The rest runs one by one.
-together=$(go list ./e2e/vm ./image ./store/... ./cli/... ./lab/claim ./lab/desk ./lab/kept/... ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/traffic ./manager/... . ./agent/events ./agent/health ./agent/kernel/... ./agent/metrics \
+together=$(go list ./e2e/vm ./image ./store/... ./cli/... ./lab/claim ./lab/desk ./lab/kept/... ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/traffic ./manager/... . ./agent/events ./agent/health ./agent/ipfix ./agent/kernel/... ./agent/metrics \
 	./agent/report ./agent/sandbox ./agent/secrets ./agent/settle ./agent/socket ./agent/tunnel ./agent/uplink ./api/... ./bpf ./container ./container/choice ./container/drivers ./container/fake ./container/kernel/entry ./container/kernel/filter ./container/kernel/launcher ./container/kernel/steps \
 	./container/kvm/channel ./container/kvm/erofs ./container/kvm/guest ./container/suite ./cpuset ./daemon/... ./datapath ./datapath/drivers ./datapath/internal/... ./datapath/suite ./datapath/ebpf/internal/... \
 	./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \

@@ -89,6 +89,7 @@ type Options struct {
 	RuntimeName     string                                             // of functions that name none; default oci
 	Runtimes        Runtimes                                           // of Runtime; nil: it is one, called RuntimeName
 	LookEvery       time.Duration                                      // at runtimes; default 3 minutes
+	Collector       netip.AddrPort                                     // that gets what functions export of flows, IPFIX by UDP; invalid: none
 	AllowBare       bool                                               // the runtime bare runs every image, not the catalogue's alone
 	Catalogue       func(digest string) bool                           // whether an image is of the catalogue; nil: none is
 	Uplink          string                                             // the host's interface into the OpenFlow fabric; "" none

@@ -33,6 +33,7 @@ const socketDir = "/run/weir"
 type attachment struct {
 	tap, speaks bool
 	settles     bool
+	exports     bool // flows, to the host's collector
 	forwarder   string
 	onFail      api.OnFail
 	done        bool
@@ -198,6 +199,7 @@ func (f *function) attachment(want api.Function, img image.Image) attachment {
 		next.forwarder = ""
 	}
 	next.settles = img.Contract.Settles && f.a.Switch.Abilities().Settles
+	next.exports = img.Contract.IPFIX && f.a.Collector.IsValid()
 	return next
 }
 
@@ -244,6 +246,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	}
 	if ports, err = f.a.Switch.AddFunction(ctx, sw); err == nil {
 		err = f.hear(name, b, next.settles)
+		f.sendFlows(next.exports)
 	}
 	return ports, err
 }

@@ -276,6 +276,7 @@ func TestDecisions(t *testing.T) {
 		"a machine forwards itself":                          aMachineForwardsItself,
 		"a config is taken without a new instance":           aConfigIsTakenWithoutANewInstance,
 		"flows are judged again after a reload":              flowsAreJudgedAgainAfterAReload,
+		"flows are exported where there is a collector":      flowsAreExportedWhereThereIsACollector,
 		"a reload without an answer makes a new instance":    aReloadWithoutAnAnswerMakesANewInstance,
 		"a new instance gets the state of the former one":    aNewInstanceGetsTheStateOfTheFormerOne,
 		"a function that moves takes its state along":        aFunctionThatMovesTakesItsStateAlong,

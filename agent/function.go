@@ -14,6 +14,7 @@ import (
 
 	"weir.dev/weir/agent/events"
 	"weir.dev/weir/agent/health"
+	"weir.dev/weir/agent/ipfix"
 	"weir.dev/weir/agent/metrics"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/settle"
@@ -73,6 +74,7 @@ type function struct {
 	mtu       int            // of its ports
 	events    *socket.HTTP   // nil: not listening
 	settler   *settle.Server // nil: not listening
+	exports   *ipfix.Relay   // nil: not listening
 	alive     bool           // the data plane was told Up
 	crashes   int
 	early     int       // ends in a row before it was up
@@ -538,6 +540,22 @@ func (f *function) serve() {
 	f.setNumbers(m)
 }
 
+// sendFlows listens where the container finds /run/weir/ipfix.sock, or does not. A socket that cannot be made is logged, since a function works without.
+func (f *function) sendFlows(does bool) {
+	if !does {
+		f.exports.Close()
+		f.exports = nil
+		return
+	}
+	if f.exports != nil {
+		return
+	}
+	var err error
+	if f.exports, err = ipfix.Serve(f.path("ipfix.new"), f.path("run", "ipfix.sock"), f.a.Collector, f.a.Log.With("function", f.name)); err != nil {
+		f.a.Log.Warn("socket for flow records", "function", f.name, "error", err)
+	}
+}
+
 // numbers is where the function tells its numbers; nil: nowhere.
 func (f *function) numbers() *metrics.Server {
 	f.mu.Lock()
@@ -555,7 +573,8 @@ func (f *function) setNumbers(m *metrics.Server) {
 func (f *function) stopSockets() {
 	f.events.Close()
 	f.settler.Close()
+	f.exports.Close()
 	f.numbers().Close()
-	f.events, f.settler = nil, nil
+	f.events, f.settler, f.exports = nil, nil, nil
 	f.setNumbers(nil)
 }

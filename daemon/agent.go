@@ -40,7 +40,7 @@ type host struct {
 
 // agentOptions are those of the machine's agent.
 func agentOptions(h config.Host) agent.Options {
-	return agent.Options{Host: h.Name, SwitchName: h.Switch, RuntimeName: h.Runtime, AllowBare: h.AllowBare, Uplink: h.Uplink, UnderlayAddress: h.UnderlayAddress}
+	return agent.Options{Host: h.Name, SwitchName: h.Switch, RuntimeName: h.Runtime, AllowBare: h.AllowBare, Uplink: h.Uplink, UnderlayAddress: h.UnderlayAddress, Collector: h.Collector}
 }
 
 // openHost opens what the drivers give and makes the agent. Of the options, Instance, Host and API are needed.

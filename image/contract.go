@@ -20,7 +20,7 @@ import (
 const labelPrefix = "weir."
 
 var knownLabels = []string{
-	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
+	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelIPFIX, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
 }
 
 // fields that weir.rewrites may name.
@@ -77,6 +77,9 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		}
 	}
 	if c.Settles, err = boolLabel(labels, LabelSettles); err != nil {
+		return Contract{}, err
+	}
+	if c.IPFIX, err = boolLabel(labels, LabelIPFIX); err != nil {
 		return Contract{}, err
 	}
 	if c.Settles && c.Forwarder != "" {

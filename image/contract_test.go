@@ -37,6 +37,8 @@ func TestParseContract(t *testing.T) {
 		"bad forwarder":      {labels: map[string]string{LabelForwarder: "Magic?"}, err: `such as "wire"`},
 		"another forwarder":  {labels: map[string]string{LabelForwarder: "l2-reflect"}, want: Contract{Forwarder: "l2-reflect"}},
 		"a tap forwards":     {labels: map[string]string{LabelPorts: "tap", LabelForwarder: "wire"}, err: "a tap forwards nothing"},
+		"exports flows":      {labels: map[string]string{LabelPorts: "tap", LabelIPFIX: "true"}, want: Contract{Tap: true, IPFIX: true}},
+		"exports, perhaps":   {labels: map[string]string{LabelIPFIX: "perhaps"}, err: LabelIPFIX},
 		"settles flows":      {labels: map[string]string{LabelSettles: "true"}, want: Contract{Settles: true}},
 		"settles, rewrites":  {labels: map[string]string{LabelSettles: "true", LabelRewrites: "src-ip"}, want: Contract{Settles: true, Rewrites: []string{"src-ip"}}},
 		"settles, forwarder": {labels: map[string]string{LabelSettles: "true", LabelForwarder: "wire"}, err: "nothing to settle"},

@@ -19,6 +19,7 @@ const (
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
 	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"
 	LabelSettles      = "weir.settles"       // "true": it may settle flows, which then pass it by
+	LabelIPFIX        = "weir.ipfix"         // "true": it exports flows, which the host's agent hands on to a collector
 	LabelReload       = "weir.reload"        // command that has the function take a changed config while it runs; its input is the config
 	LabelExport       = "weir.export"        // command that prints the function's state
 	LabelImport       = "weir.import"        // command that gives a new instance the state that another one exported, as its input
@@ -43,6 +44,7 @@ type Contract struct {
 	Rewrites     []string
 	Recreate     bool // no two instances at once
 	Settles      bool
+	IPFIX        bool     // exports flows
 	Reload       []string // program and arguments; so are the next two
 	Export       []string
 	Import       []string

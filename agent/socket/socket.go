@@ -16,8 +16,28 @@ func Listen(fresh, path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(fresh, 0o666), os.Rename(fresh, path)); err != nil {
-		return nil, errors.Join(err, l.Close(), os.Remove(fresh))
+	if err := place(fresh, path); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// Datagrams is Listen for a socket of datagrams.
+func Datagrams(fresh, path string) (*net.UnixConn, error) {
+	_ = os.Remove(fresh)
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fresh, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	if err := place(fresh, path); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func place(fresh, path string) error {
+	if err := errors.Join(os.Chmod(fresh, 0o666), os.Rename(fresh, path)); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return nil
 }

@@ -173,7 +173,7 @@ func flowsByTshark(t *testing.T, file string, began time.Time) map[string][2]int
 
 // A reader that does not read holds up nobody; what it misses, the numbers of its messages say. There are four at most.
 func TestReadersAreBounded(t *testing.T) {
-	rs := &readers{}
+	rs := newReaders()
 	path := filepath.Join(t.TempDir(), "flows")
 	l, err := rs.listen(path)
 	must(t, err)

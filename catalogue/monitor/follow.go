@@ -19,6 +19,7 @@ const (
 	flushEvery   = time.Second
 	readsWithin  = 10 * time.Second
 	asksWithin   = 2 * time.Second
+	finishWithin = time.Second
 	maxTogether  = 64 // reports that are looked at before they are sent
 	formatIPFIX  = "ipfix"
 	formatJSON   = "json"
@@ -27,15 +28,22 @@ const (
 
 // readers get what flows do, as long as they stay. None of them holds up the others, nor the packets.
 type readers struct {
-	mu   sync.Mutex
-	each map[*reader]bool
+	mu     sync.Mutex
+	each   map[*reader]bool
+	ending chan struct{} // closed when no more reports come
+	ended  sync.WaitGroup
 }
+
+func newReaders() *readers { return &readers{each: map[*reader]bool{}, ending: make(chan struct{})} }
 
 type reader struct {
 	conn    net.Conn
 	format  string
 	waiting chan report
+	exports exporter
 	missed  uint32 // records that were left out since the last message; under the mutex of readers
+
+	collects bool // it is the platform, for a collector
 }
 
 // listen for readers until the listener is closed.
@@ -47,7 +55,6 @@ func (rs *readers) listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket of flows: %w", err)
 	}
-	rs.each = map[*reader]bool{}
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -70,21 +77,43 @@ func (rs *readers) listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// enter, unless there are maxReaders already. The one to the collector is not counted.
 func (rs *readers) enter(r *reader) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.each) >= maxReaders {
+	others := 0
+	for x := range rs.each {
+		if !x.collects {
+			others++
+		}
+	}
+	if others >= maxReaders && !r.collects {
 		return false
 	}
 	rs.each[r] = true
+	rs.ended.Add(1)
 	return true
+}
+
+// finish gives those who read what they have not had, and waits for that, but not for long.
+func (rs *readers) finish() {
+	close(rs.ending)
+	done := make(chan struct{})
+	go func() { rs.ended.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(finishWithin):
+	}
 }
 
 func (rs *readers) leave(r *reader) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.each, r)
-	r.conn.Close()
+	if r.conn != nil {
+		r.conn.Close()
+	}
+	rs.ended.Done()
 }
 
 // add a report for all readers. It does not block.
@@ -127,11 +156,16 @@ func (r *reader) serve(rs *readers) error {
 	_ = r.conn.SetReadDeadline(time.Time{})
 	gone := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, r.conn); close(gone) }()
+	return r.send(rs, gone)
+}
+
+// send reports until the reader has gone, does not read, or all have ended.
+func (r *reader) send(rs *readers, gone <-chan struct{}) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
-	e := &exporter{}
 	var together []report
-	for flush := true; ; flush = false { // templates at once
+	over := false
+	for flush := true; !over; flush = false { // templates at once
 		if !flush {
 			select {
 			case <-gone:
@@ -140,18 +174,30 @@ func (r *reader) serve(rs *readers) error {
 				flush = true
 			case x := <-r.waiting:
 				together = append(together, x)
+			case <-rs.ending:
+				for len(r.waiting) > 0 {
+					together = append(together, <-r.waiting)
+				}
+				flush, over = true, true
 			}
 		}
 		if !flush && len(together) < maxTogether {
 			continue
 		}
-		e.sequence += rs.missed(r) // the reader sees that some are missing
+		r.exports.sequence += rs.missed(r) // the reader sees that some are missing
+		after := r.exports.sequence
+		for _, x := range together {
+			_, records := x.records()
+			after += uint32(len(records))
+		}
 		_ = r.conn.SetWriteDeadline(time.Now().Add(readsWithin))
-		if err := r.write(e, together); err != nil {
+		if err := r.write(&r.exports, together); err != nil {
+			r.exports.sequence = after // so it does after another beginning
 			return err
 		}
 		together = together[:0]
 	}
+	return nil
 }
 
 func (r *reader) write(e *exporter, reports []report) error {

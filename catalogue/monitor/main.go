@@ -29,6 +29,7 @@ func main() {
 	file := flag.String("config", "/etc/weir/config.json", "configuration file")
 	link := flag.String("link", "tap", "interface to read")
 	flows := flag.String("flows", "/run/flows.sock", "socket for readers of flows")
+	ipfix := flag.String("ipfix", "/run/weir/ipfix.sock", "socket to export flows at, if it exists: the platform hands them on to a collector")
 	format := flag.String("follow", "", "copy the flows of the monitor that runs here to standard output, as ipfix or json, until it ends")
 	flag.Parse()
 	if *format != "" {
@@ -39,13 +40,13 @@ func main() {
 		return
 	}
 	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
-	if err := run(*file, *link, *flows, os.Stdout); err != nil {
+	if err := run(*file, *link, *flows, *ipfix, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "monitor:", err)
 		os.Exit(1)
 	}
 }
 
-func run(file, link, flows string, out io.Writer) error {
+func run(file, link, flows, ipfix string, out io.Writer) error {
 	cfg, err := load(file)
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", file, err)
@@ -60,12 +61,15 @@ func run(file, link, flows string, out io.Writer) error {
 		return err
 	}
 	defer r.close()
-	rs := &readers{}
+	rs := newReaders()
 	listening, err := rs.listen(flows)
 	if err != nil {
 		return err
 	}
 	defer listening.Close()
+	if err := rs.export(ipfix); err != nil {
+		return fmt.Errorf("socket to export flows: %w", err)
+	}
 	log := newLog(out)
 	log.line(line{Event: "start", Link: link})
 	t := newTable(cfg, log.line, rs.add)
@@ -95,6 +99,7 @@ func run(file, link, flows string, out io.Writer) error {
 		case syscall.SIGTERM, syscall.SIGINT:
 			t.endAll(now)
 			t.summary(now, r.dropped())
+			rs.finish()
 			return log.flush()
 		}
 	}

@@ -117,6 +117,7 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.StringVar(&o.Host.Switch, "switch", "ebpf", "what forwards on this host: ebpf or ovs (Open vSwitch)")
 	f.StringVar(&o.Host.Uplink, "uplink", "", "interface into the OpenFlow fabric, for example eth1")
 	f.String("underlay-address", "", "address of this host to which other hosts tunnel, with --underlay vxlan at the manager")
+	f.String("collector", "", "collector of flow records (ADDRESS:PORT, IPFIX by UDP), to which this host hands on what functions such as monitor export; default: none is exported")
 	f.String("runtime", "", "what runs functions that name no runtime: "+strings.Join(api.Runtimes(), ", ")+"; or the program of an OCI runtime, by name or path "+
 		"(runc, crun, /opt/runsc): then it is oci, with that program. Default: as weir check says")
 	f.BoolVar(&o.Host.AllowBare, "allow-bare", false, "let the runtime bare run every image on this host itself, not only those that come with Weir")
@@ -235,6 +236,13 @@ func (a *commands) checkHostFlags(h *config.Host, f *pflag.FlagSet) error {
 	}
 	if len(h.Uplink) > maxInterfaceName || strings.ContainsAny(h.Uplink, "/ :") {
 		return command.Usage("--uplink %q: want the name of an interface, for example eth1", h.Uplink)
+	}
+	if text := f.Lookup("collector").Value.String(); text != "" {
+		to, err := netip.ParseAddrPort(text)
+		if err != nil || to.Port() == 0 || to.Addr().IsUnspecified() || to.Addr().IsMulticast() || to.Addr().Zone() != "" {
+			return command.Usage("--collector %q: want the address and port of a collector, for example 10.0.0.9:4739 or [fd00::9]:4739", text)
+		}
+		h.Collector = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
 	}
 	text := f.Lookup("underlay-address").Value.String()
 	if text == "" {

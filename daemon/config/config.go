@@ -8,12 +8,13 @@ import (
 
 // Host describes this machine as a host.
 type Host struct {
-	Name            string     // "": the machine's own, or that under which it has joined
-	Switch          string     // what forwards: the name of a driver
-	Runtime         string     // of functions that name none: the name of a driver
-	AllowBare       bool       // the runtime bare runs every image, not the catalogue's alone
-	Uplink          string     // interface into the OpenFlow fabric; "" none
-	UnderlayAddress netip.Addr // where tunnels from other hosts end; invalid: none
+	Name            string         // "": the machine's own, or that under which it has joined
+	Switch          string         // what forwards: the name of a driver
+	Runtime         string         // of functions that name none: the name of a driver
+	AllowBare       bool           // the runtime bare runs every image, not the catalogue's alone
+	Uplink          string         // interface into the OpenFlow fabric; "" none
+	UnderlayAddress netip.Addr     // where tunnels from other hosts end; invalid: none
+	Collector       netip.AddrPort // that gets what functions export of flows; invalid: none
 }
 
 // Manager says how a manager runs.
