@@ -241,7 +241,7 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		return true
 	}
 	c := f.Clone()
-	p.Rewrite(c.Data, nf.Target, to.at, f.ChecksumMissing())
+	p.Rewrite(c.Data, nf.Target, to.at, f.ChecksumMissingAt(p.Transport))
 	copy(c.Data, mac[:])
 	b.count.up++
 	b.send(nf.Up, c)
@@ -329,7 +329,7 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		return false
 	}
 	c := f.Clone()
-	p.Rewrite(c.Data, nf.Source, m.s.place.at, f.ChecksumMissing())
+	p.Rewrite(c.Data, nf.Source, m.s.place.at, f.ChecksumMissingAt(p.Transport))
 	b.count.down++
 	b.send(nf.Down, c)
 	if settles {

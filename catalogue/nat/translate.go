@@ -201,7 +201,7 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		q.Requote(c.Data, p, nf.Target, s.pool)
 		p.RewriteAddress(c.Data, nf.Source, s.pool.Addr())
 	} else {
-		p.Rewrite(c.Data, nf.Source, s.pool, f.ChecksumMissing())
+		p.Rewrite(c.Data, nf.Source, s.pool, f.ChecksumMissingAt(p.Transport))
 		if p.Part != nf.Later {
 			s.note(nf.Up, p, now)
 		}
@@ -210,13 +210,18 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		}
 		t.table.met(s, mac)
 		t.learn(p.Tags, p.Src, mac)
-		if s.settles(nf.Up, p) {
+		if !tunnels(p, f) && s.settles(nf.Up, p) {
 			t.settler.RewriteAt(nf.Up, f.Data, nf.Rewrite{End: nf.Source, To: s.pool})
 		}
 	}
 	t.count.translated[nf.Up]++
 	t.send(nf.Up, c)
 	return true
+}
+
+// tunnels tells whether a checksum is missing in the frame, but not the one that changes: the switch cannot tell which.
+func tunnels(p *nf.Packet, f nf.Frame) bool {
+	return f.ChecksumMissing() && !f.ChecksumMissingAt(p.Transport)
 }
 
 // remote end of a session: echo requests have no port there.
@@ -285,12 +290,12 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 		q.Requote(c.Data, p, nf.Source, s.inner.client)
 		p.RewriteAddress(c.Data, nf.Target, s.inner.client.Addr())
 	} else {
-		p.Rewrite(c.Data, nf.Target, s.inner.client, f.ChecksumMissing())
+		p.Rewrite(c.Data, nf.Target, s.inner.client, f.ChecksumMissingAt(p.Transport))
 		if p.Part != nf.Later {
 			s.note(nf.Down, p, now)
 			t.reset(s, p)
 		}
-		if s.settles(nf.Down, p) {
+		if !tunnels(p, f) && s.settles(nf.Down, p) {
 			// The MAC address, even if this frame has it: the switch may know the flow by a frame that had another one.
 			t.settler.RewriteAt(nf.Down, f.Data, nf.Rewrite{End: nf.Target, To: s.inner.client, MAC: s.mac})
 		}

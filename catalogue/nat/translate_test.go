@@ -956,6 +956,40 @@ func TestTranslatedFlowsAreSettled(t *testing.T) {
 	check("nor is its answer", give(nf.Up, 30, "udp 10.0.0.9:7000 198.51.100.2:1"), "")
 }
 
+// A missing checksum may be that of a packet within another: the outer one is whole, and stays right. The switch could not tell which is missing.
+func TestChecksumsMissingInATunnel(t *testing.T) {
+	l := newLab(t, `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"]}`)
+	told := &told{}
+	l.settler = told
+	give := func(d nf.Dir, text string, within int) string {
+		t.Helper()
+		f := packet(t, text, make([]byte, 100))
+		p := nf.Decode(f)
+		raw := append(make([]byte, 10), f...) // struct virtio_net_hdr
+		raw[0] = 1                            // VIRTIO_NET_HDR_F_NEEDS_CSUM
+		binary.NativeEndian.PutUint16(raw[6:], uint16(p.Transport+within))
+		for range settleAfter + 1 {
+			l.sent = [2][][]byte{}
+			l.handle(d, nf.Received(raw))
+		}
+		return says(l.sent[d][0])
+	}
+	const up, down = "udp 10.0.0.1:1000 198.51.100.1:4789", "udp 198.51.100.1:4789 192.0.2.1:1000"
+	if got, want := give(nf.Up, up, 58), "udp 192.0.2.1:1000 198.51.100.1:4789"; got != want {
+		t.Errorf("a client's tunnel: %q, want %q", got, want)
+	}
+	if got, want := give(nf.Down, down, 58), "udp 198.51.100.1:4789 10.0.0.1:1000"; got != want {
+		t.Errorf("a tunnel to a client: %q, want %q", got, want)
+	}
+	if got := told.take(); got != "" {
+		t.Errorf("a tunnel: the switch is told %q", got)
+	}
+	give(nf.Up, up, 0)
+	if got := told.take(); got == "" {
+		t.Error("a flow whose own checksum is missing is not settled")
+	}
+}
+
 // What is settled passes as it is, whatever the frame's MAC addresses are: the switch knows a flow by IP, and gives it to us no more.
 func TestOnlyWhatIsNeverTranslatedIsSettled(t *testing.T) {
 	l := newLab(t, `{"pool": ["192.0.2.1"], "clients": ["10.0.0.0/24"], "forward": [{"protocol": "tcp", "port": 80, "to": "10.0.0.9:80"}]}`)

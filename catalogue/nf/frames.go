@@ -88,6 +88,9 @@ func NewFrame(data []byte) Frame {
 	return Frame{raw[vnetHeader:], raw}
 }
 
+// Received is a frame as a packet socket with PACKET_VNET_HDR gives it: its description, and its bytes.
+func Received(raw []byte) Frame { return Frame{raw[vnetHeader:], raw} }
+
 // Clone is a copy that may be kept, and sent later as the frame came.
 func (f Frame) Clone() Frame {
 	raw := bytes.Clone(f.raw)
@@ -131,6 +134,12 @@ func (f Frame) SegmentSize() int {
 
 // ChecksumMissing tells whether the transport checksum is still to be computed: the one in the frame is not complete.
 func (f Frame) ChecksumMissing() bool { return f.raw[0]&1 != 0 } // VIRTIO_NET_HDR_F_NEEDS_CSUM
+
+// ChecksumMissingAt tells whether it is that of the upper layer's header at an offset in the frame. In a tunnel's packet it may be that of the packet within: the
+// outer one is complete, for whatever the inner one will be.
+func (f Frame) ChecksumMissingAt(transport int) bool {
+	return f.ChecksumMissing() && int(binary.NativeEndian.Uint16(f.raw[6:])) == transport // csum_start
+}
 
 // Counters of a loop.
 type Counters struct {
@@ -393,7 +402,7 @@ func (s *Frames) receive(d Dir) (more bool, err error) {
 			s.count.Unread[d]++
 			continue
 		}
-		f := Frame{raw[vnetHeader:], raw}
+		f := Received(raw)
 		if d == Side {
 			s.o.Handle(d, f)
 			continue

@@ -243,8 +243,8 @@ func (l *forwarder) relay(p *nf.Packet, f nf.Frame, to *next) {
 		l.stack.give(to.number, p.Data(f.Data), f.SegmentSize(), l.send)
 	default:
 		c := f.Clone()
-		p.Rewrite(c.Data, nf.Target, to.to, f.ChecksumMissing())
-		p.Rewrite(c.Data, nf.Source, to.from, f.ChecksumMissing())
+		p.Rewrite(c.Data, nf.Target, to.to, f.ChecksumMissingAt(p.Transport))
+		p.Rewrite(c.Data, nf.Source, to.from, f.ChecksumMissingAt(p.Transport))
 		p.RewriteHops(c.Data, hops)
 		copy(c.Data, mac[:])
 		copy(c.Data[6:], l.mac[:])
