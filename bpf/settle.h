@@ -35,11 +35,16 @@ static __always_inline int key_tcp(struct __sk_buff *skb, __u32 off, struct sett
 // key_upper reads what stands behind the addresses: room is how much of the frame the IP header says there is.
 static __always_inline int key_upper(struct __sk_buff *skb, __u32 off, __u32 room, struct settle_key *k, __u8 *h)
 {
+	__u32 length;
+
 	if (k->proto == IPPROTO_TCP)
 		return room < 20 ? UNKEYED : key_tcp(skb, off, k, h);
 	if (room < 8 || bpf_skb_load_bytes(skb, off, h, 8))
 		return UNKEYED; // cut short
 	if (k->proto == IPPROTO_UDP) {
+		length = h[4] << 8 | h[5];
+		if (length < 8 || length > room)
+			return UNKEYED; // receivers may read it otherwise
 		k->src_port = h[0] << 8 | h[1];
 		k->dst_port = h[2] << 8 | h[3];
 		return KEYED;

@@ -590,6 +590,12 @@ func (w *settling) oddBeginnings(fw *Function) {
 	}
 }
 
+// longer changes the length in a header of UDP.
+func longer(b []byte, by int) []byte {
+	binary.BigEndian.PutUint16(b[4:], uint16(int(binary.BigEndian.Uint16(b[4:]))+by))
+	return b
+}
+
 // unkeyed: frames of which a flow cannot be told are always given to the function.
 func (w *settling) unkeyed(fw *Function) {
 	for _, way := range []func(m []byte) (*Station, []byte){w.there, w.back} {
@@ -606,10 +612,12 @@ func (w *settling) unkeyed(fw *Function) {
 		"a length beyond the frame": func(m []byte) []byte {
 			return change(ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, udp(4000, 7, m)), func(b []byte) { b[2] = 9 })
 		},
-		"SCTP":                    func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_SCTP, 64, 0, udp(4000, 7, m)) },
-		"TCP without any flag":    func(m []byte) []byte { _, f := w.tcp(false, 0, m); return f[14:] },
-		"a header cut short":      func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_TCP, 64, 0, ports(4000, 7)) },
-		"TCP with a wrong offset": func(m []byte) []byte { _, f := w.tcp(false, ack, m); f[14+20+12] = 0x10; return f[14:] },
+		"UDP longer than its packet":  func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, longer(udp(4000, 7, m), 1)) },
+		"UDP shorter than its header": func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_UDP, 64, 0, longer(udp(4000, 7, m), -len(m)-1)) },
+		"SCTP":                        func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_SCTP, 64, 0, udp(4000, 7, m)) },
+		"TCP without any flag":        func(m []byte) []byte { _, f := w.tcp(false, 0, m); return f[14:] },
+		"a header cut short":          func(m []byte) []byte { return ipv4(1, 2, unix.IPPROTO_TCP, 64, 0, ports(4000, 7)) },
+		"TCP with a wrong offset":     func(m []byte) []byte { _, f := w.tcp(false, ack, m); f[14+20+12] = 0x10; return f[14:] },
 	} {
 		w.want(what, what != "a header cut short", what != "a header cut short", fw, func(m []byte) (*Station, []byte) {
 			return w.frame(false, nil, flow.EtherTypeIPv4, packet(m))
