@@ -31,6 +31,7 @@ type Image struct {
 	Example      string          `json:"example,omitempty"`       // a document with a function of it, its chain and a policy between alice and bob, as YAML
 	Hosts        []string        `json:"hosts,omitempty"`         // that have it
 	Manager      bool            `json:"manager,omitempty"`       // the manager has it: hosts that lack it fetch it from there
+	Removable    bool            `json:"removable,omitempty"`     // it can be deleted from the manager: it did not come with Weir
 }
 
 // ImageList is the answer of GET /v1/images.
@@ -120,6 +121,12 @@ func (c *Client) ImagePulls(ctx context.Context) (ImagePulls, error) {
 // EndImagePull ends a pull that goes on, or forgets one that has ended.
 func (c *Client) EndImagePull(ctx context.Context, name string) error {
 	_, err := c.call(ctx, http.MethodDelete, "/v1/images/pulls/"+url.PathEscape(name), nil, nil)
+	return err
+}
+
+// DeleteImage takes an image from the manager, by its name. Hosts that have it keep it, and functions that run go on.
+func (c *Client) DeleteImage(ctx context.Context, name string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {name}}.Encode(), nil, nil)
 	return err
 }
 

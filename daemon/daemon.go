@@ -28,6 +28,9 @@ type Images interface {
 	Fetch(ctx context.Context, ref string, o image.RemoteOptions) (image.Image, error)
 	ImportFrom(ctx context.Context, archive io.Reader, as string) ([]image.Image, error)
 	Free() (int64, error)
+	// Own are the names of those that Delete takes out: others came with the program.
+	Own() ([]string, error)
+	Delete(ctx context.Context, names ...string) error
 	// Handler serves all images as a registry, to read only.
 	Handler(token string) http.Handler
 	// Destroy unmounts whatever the instance mounted.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,11 +25,29 @@ func (s stock) List() ([]api.Image, error) {
 	if len(images) == 0 && err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
+	own, err := s.images.Own()
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
 	out := make([]api.Image, 0, len(images))
 	for _, i := range images[:min(len(images), api.MaxImages)] {
-		out = append(out, agent.ImageOf(i))
+		x := agent.ImageOf(i)
+		x.Removable = slices.Contains(own, i.Ref)
+		out = append(out, x)
 	}
 	return out, nil
+}
+
+// Delete takes an image out by its name.
+func (s stock) Delete(ctx context.Context, name string) error {
+	err := s.images.Delete(ctx, name)
+	switch {
+	case errors.Is(err, image.ErrNotFound):
+		return api.Refuse(http.StatusNotFound, err.Error())
+	case errors.Is(err, image.ErrShipped):
+		return api.Refuse(http.StatusConflict, err.Error())
+	}
+	return err
 }
 
 // Check refuses what is no reference to an image in a registry.

@@ -497,6 +497,12 @@ func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 	return nil
 }
 
+// ErrShipped is about an image of a layout that came with the program.
+var ErrShipped = errors.New("it came with this program, or stands under another name")
+
+// Own are the names of images in the instance's own layout: those that Delete takes.
+func (s *Store) Own() ([]string, error) { return In(s.own) }
+
 // Delete takes images out of the instance's own layout, by name. Functions that run keep what they have; one of an image that is gone cannot be made anew.
 func (s *Store) Delete(ctx context.Context, names ...string) error {
 	refs, err := readIndex(s.own)
@@ -513,7 +519,7 @@ func (s *Store) Delete(ctx context.Context, names ...string) error {
 		}
 		if found == "" {
 			if _, err := s.resolve(n); err == nil {
-				return fmt.Errorf("image %s: it is not in %s: it came with this program, or stands under another name", n, s.own)
+				return fmt.Errorf("image %s: it is not in %s: %w", n, s.own, ErrShipped)
 			}
 			return fmt.Errorf("image %s: %w in %s", n, ErrNotFound, s.own)
 		}

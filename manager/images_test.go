@@ -34,6 +34,7 @@ func (shelf) Pull(context.Context, string, images.PullOptions) (api.Image, error
 	return api.Image{}, errors.New("nothing is pulled here")
 }
 func (shelf) Import(context.Context, io.Reader, string) ([]api.Image, error) { return nil, nil }
+func (shelf) Delete(context.Context, string) error                           { return nil }
 func (shelf) Free() (int64, error)                                           { return 0, nil }
 
 func TestImagesOfAllHosts(t *testing.T) {

@@ -69,9 +69,11 @@ type hollowImages struct{ imagefake.Store }
 func (s hollowImages) Verify(_ context.Context, ref string) (image.Image, error) {
 	return s.Resolve(ref)
 }
-func (s hollowImages) Peek(ref string) (image.Image, error) { return s.Resolve(ref) }
-func (hollowImages) From(image.Peer)                        {}
-func (hollowImages) Free() (int64, error)                   { return 0, nil }
+func (s hollowImages) Peek(ref string) (image.Image, error)  { return s.Resolve(ref) }
+func (hollowImages) From(image.Peer)                         {}
+func (hollowImages) Free() (int64, error)                    { return 0, nil }
+func (hollowImages) Own() ([]string, error)                  { return nil, nil }
+func (hollowImages) Delete(context.Context, ...string) error { return image.ErrNotFound }
 func (s hollowImages) Fetch(_ context.Context, ref string, _ image.RemoteOptions) (image.Image, error) {
 	return s.Resolve(ref)
 }

@@ -86,8 +86,9 @@ func merge(all []api.Image, host string, of []api.Image) []api.Image {
 		if len(all) >= maxImageList {
 			break
 		}
-		i.Hosts, i.Manager = []string{host}, false // a host knows of itself alone
-		if host == "" {
+		if i.Hosts, i.Manager = []string{host}, false; host != "" { // which knows of itself alone
+			i.Removable = false
+		} else {
 			i.Hosts, i.Manager = nil, true
 		}
 		i.Description, i.Forwarder, i.User = strict.Clip(i.Description, api.MaxImageText), strict.Clip(i.Forwarder, maxImageWord), strict.Clip(i.User, maxImageWord)

@@ -28,6 +28,8 @@ type Store interface {
 	Pull(ctx context.Context, reference string, o PullOptions) (api.Image, error)
 	// Import takes the images of an archive. An error that is no *api.ProblemError is about the archive.
 	Import(ctx context.Context, archive io.Reader, as string) ([]api.Image, error)
+	// Delete takes one out by its name.
+	Delete(ctx context.Context, name string) error
 	// Free is how many bytes there is room for.
 	Free() (int64, error)
 }
@@ -93,6 +95,8 @@ func (s *Server) Routes() []web.Route {
 			Answers: map[int]any{200: api.ImagePull{}}, Problems: []int{404}, Handler: s.one},
 		{Method: "DELETE", Path: "/v1/images/pulls/{name}", ID: "end-image-pull", Needs: api.RoleAdmin, Does: "end-pull", Kind: kind, Summary: "end a fetch that goes on, or forget one that has ended",
 			Answers: map[int]any{204: nil}, Problems: []int{404}, Handler: s.remove},
+		{Method: "DELETE", Path: "/v1/images", ID: "delete-image", Needs: api.RoleAdmin, Kind: kind, Summary: "take an image from the manager: hosts that have it keep it, and functions that run go on",
+			Query: []string{"image"}, Answers: map[int]any{204: nil}, Problems: []int{404, 409}, Handler: s.drop},
 		{Method: "POST", Path: "/v1/images/import", ID: "import-image", Needs: api.RoleAdmin, Does: "import", Kind: kind,
 			Summary: "give the manager the images of an archive, at most 1 GiB, as `docker save`, `podman save` and `weir image export` write one; one archive at a time, with its length beforehand",
 			Query:   []string{"as"}, Body: web.Text(api.ImageArchiveType), Answers: map[int]any{200: api.ImageImport{}}, Problems: []int{409, 411, 422, 507}, Handler: s.take},
@@ -259,6 +263,24 @@ func (s *Server) run(ctx context.Context, p *pull) {
 		s.Log.Warn("pull image", "image", p.Reference, "error", err)
 	}
 	p.Ended = s.Now().UTC()
+}
+
+// drop an image.
+func (s *Server) drop(w http.ResponseWriter, r *http.Request) error {
+	if err := s.there(); err != nil {
+		return err
+	}
+	name := r.URL.Query().Get("image")
+	web.Note(r).Object = strict.Clip(name, strict.MaxText)
+	if name == "" {
+		return api.Refuse(http.StatusBadRequest, "the query is refused", api.Problem{Path: "query.image", Message: "is missing", Hint: "want the name of an image"})
+	}
+	if err := s.Store.Delete(r.Context(), name); err != nil {
+		return err
+	}
+	s.Log.Info("image deleted", "image", name)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // take the images of an archive.

@@ -76,6 +76,13 @@ func (s *shelf) Import(_ context.Context, archive io.Reader, as string) ([]api.I
 
 func (s *shelf) Free() (int64, error) { return s.free, nil }
 
+func (s *shelf) Delete(_ context.Context, name string) error {
+	if name != "mine:2" {
+		return api.Refuse(http.StatusNotFound, "no image "+name)
+	}
+	return nil
+}
+
 // serve a manager with a store.
 func serve(t *testing.T, s images.Store) (*api.Client, string) {
 	t.Helper()
@@ -280,12 +287,22 @@ func TestACutImportEnds(t *testing.T) {
 	t.Errorf("the place is not free again: %v", err)
 }
 
+func TestAnImageIsDeletedByItsName(t *testing.T) {
+	c, _ := serve(t, &shelf{})
+	if err := c.DeleteImage(t.Context(), "mine:2"); err != nil {
+		t.Error(err)
+	}
+	refused(t, c.DeleteImage(t.Context(), "registry.example.org/x&y:1"), http.StatusNotFound, "no image registry.example.org/x&y:1")
+	refused(t, c.DeleteImage(t.Context(), ""), http.StatusBadRequest, "query.image: is missing")
+}
+
 func TestAManagerWithoutImagesSaysSo(t *testing.T) {
 	c, _ := serve(t, nil)
 	_, err := c.PullImage(t.Context(), api.ImagePullRequest{Reference: "registry.example.org/nf:1"})
 	refused(t, err, http.StatusConflict, "this manager keeps no images")
 	_, err = c.ImportImage(t.Context(), strings.NewReader("an archive"), 10, "")
 	refused(t, err, http.StatusConflict, "this manager keeps no images")
+	refused(t, c.DeleteImage(t.Context(), "mine:2"), http.StatusConflict, "this manager keeps no images")
 	if all, err := c.ImagePulls(t.Context()); err != nil || len(all.Items) != 0 {
 		t.Errorf("%+v, %v", all, err)
 	}

@@ -290,6 +290,7 @@ func queryParameters() []*huma.Param {
 		{Name: "host", Description: "the host whose agent asks; default the manager's own. An agent can ask for its own only"},
 		{Name: "a", Description: "the first run", Required: true},
 		{Name: "b", Description: "the other run", Required: true},
+		{Name: "image", Description: "the name of an image, as the list has it", Required: true},
 		{Name: "as", Description: "the name of the archive's only image, NAME:TAG; without it images keep the names that they have there"},
 		{Name: "tty", Description: "give the process a terminal", Schema: boolean},
 	}

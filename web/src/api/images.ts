@@ -35,6 +35,9 @@ export const pullImage = (reference: string, plainHTTP: boolean) =>
 /** Ends a pull that goes on, or forgets one that has ended. */
 export const endPull = (name: string) => fetchOK(`/v1/images/pulls/${encodeURIComponent(name)}`, { method: "DELETE" });
 
+/** Takes an image from the manager. */
+export const deleteImage = (name: string) => fetchOK(`/v1/images?image=${encodeURIComponent(name)}`, { method: "DELETE" });
+
 /** What the API takes at most, in bytes. */
 export const maxArchive = 1 << 30;
 

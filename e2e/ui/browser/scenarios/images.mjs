@@ -73,12 +73,24 @@ export default async function () {
   await open(page, "/images");
   await row("mine:2").getByRole("link", { name: "imported" }).waitFor();
 
+  // One that was imported can be deleted; one of the catalogue came with Weir.
+  await button("mine:2").click();
+  await dialog.getByRole("button", { name: "Delete" }).click();
+  await page.getByText("weir image delete mine:2").waitFor();
+  await dialog.nth(1).waitFor({ state: "detached" }); // the image's own
+  await settled(page);
+  await examine(page, "the deletion of an image");
+  await dialog.getByRole("button", { name: "Delete" }).click();
+  await row("mine:2").waitFor({ state: "detached" });
+  await dialog.waitFor({ state: "detached" });
+
   // An example of the catalogue becomes a plan.
   await button("shaper:1").click();
   await dialog.getByRole("region", { name: "Example" }).getByText("{from: alice, to: bob").waitFor();
   await dialog.getByText("weir image inspect shaper:1 -o json | jq -r .example").waitFor();
   await settled(page);
   await examine(page, "an image");
+  if (await dialog.getByRole("button", { name: "Delete" }).count()) throw new Error("an image of the catalogue can be deleted");
   await dialog.getByRole("link", { name: "Open in the editor" }).click();
   await page.waitForURL("**/apply");
   await button("Plan").click();

@@ -1,8 +1,12 @@
 // One image: what its functions are like, how they are configured, and a policy with one.
 import { Button } from "@mantine/core";
+import { IconTrash } from "@tabler/icons-react";
+import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
-import type { Image } from "../../api/images";
+import { deleteImage, type Image } from "../../api/images";
+import { useMay } from "../../api/session";
 import { Copy, SameAs } from "../../ui/basic";
+import { Confirm } from "../../ui/Confirm";
 import { command } from "../../ui/format";
 import { Named } from "../../ui/Named";
 import { AsYaml } from "../../ui/Object";
@@ -21,7 +25,8 @@ export function Users({ names }: { names: string[] }) {
   );
 }
 
-export function ImageCard({ image: i, users }: { image: Image; users: string[] }) {
+export function ImageCard({ image: i, users, onDelete }: { image: Image; users: string[]; onDelete: () => void }) {
+  const admin = useMay("admin");
   const fields = fieldsOf(i.config_schema);
   return (
     <div className="stack">
@@ -82,11 +87,37 @@ export function ImageCard({ image: i, users }: { image: Image; users: string[] }
       </div>
       {i.example && <Example image={i} text={i.example} />}
       <div className="row" style={{ justifyContent: "flex-end" }}>
+        {i.removable && (
+          <Button variant="default" leftSection={<IconTrash size={14} />} disabled={!admin.ok} title={admin.why} onClick={onDelete}>
+            Delete
+          </Button>
+        )}
         <Button component={Link} to={`/functions/new?image=${encodeURIComponent(i.name)}`}>
           New function of it
         </Button>
       </div>
     </div>
+  );
+}
+
+/** Asks, and takes an image from the manager. */
+export function DeleteImage({ image: i, users, onClose }: { image: Image; users: string[]; onClose: () => void }) {
+  const queries = useQueryClient();
+  return (
+    <Confirm
+      opened
+      dangerous
+      onClose={onClose}
+      title={`Delete ${i.name}`}
+      verb="Delete"
+      command={command("weir", "image", "delete", i.name)}
+      action={() => deleteImage(i.name)}
+      done={`${i.name} is deleted.`}
+      onDone={() => void queries.invalidateQueries({ queryKey: ["images"] })}
+    >
+      The manager forgets it. Hosts that have fetched it keep it, and functions that run go on; one of a deleted image cannot be made anew
+      {users.length > 0 && `: ${users.slice(0, 5).join(", ")}${users.length > 5 ? " and others" : ""} ${users.length === 1 ? "runs" : "run"} this image, by this name or another`}.
+    </Confirm>
   );
 }
 

@@ -7,7 +7,7 @@ import { useMay } from "../../api/session";
 import { Empty, Failure, Loading, Notice, PageHead, Panel, SameAs } from "../../ui/basic";
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bytes } from "../../ui/format";
-import { ImageCard, Users } from "./Card";
+import { DeleteImage, ImageCard, Users } from "./Card";
 import { ImportDialog } from "./Import";
 import { PullDialog, Pulls } from "./Pull";
 
@@ -16,6 +16,7 @@ export default function Images() {
   const functions = useList("function");
   const admin = useMay("admin");
   const [shown, setShown] = useState<Image>();
+  const [deleting, setDeleting] = useState<Image>();
   const [dialog, setDialog] = useState<"pull" | "import">();
   const users = useMemo(() => {
     const by = new Map<string, string[]>();
@@ -38,9 +39,9 @@ export default function Images() {
         ),
       },
       { key: "description", title: "What it does", value: (i) => i.description ?? "", render: (i) => <span className="break">{i.description}</span> },
-      { key: "ports", title: "Ports", value: (i) => (i.tap ? "tap" : "in, out"), render: (i) => <span className="mono">{i.tap ? "tap" : "in, out"}</span> },
+      { key: "ports", title: "Ports", value: (i) => (i.tap ? "tap" : "in, out"), render: (i) => <span className="mono nowrap">{i.tap ? "tap" : "in, out"}</span> },
       { key: "users", title: "Used by", value: (i) => (users.get(i.digest) ?? []).join(" "), render: (i) => <Users names={users.get(i.digest) ?? []} /> },
-      { key: "size", title: "Size", align: "right", wide: true, value: (i) => i.size_bytes ?? 0, render: (i) => bytes(i.size_bytes ?? 0) },
+      { key: "size", title: "Size", align: "right", wide: true, value: (i) => i.size_bytes ?? 0, render: (i) => <span className="nowrap">{bytes(i.size_bytes ?? 0)}</span> },
       { key: "hosts", title: "Hosts", align: "right", wide: true, value: (i) => i.hosts?.length ?? 0, render: (i) => (i.hosts?.length ? i.hosts.length : <span className="dim">manager</span>) },
       { key: "digest", title: "Digest", wide: true, value: (i) => i.digest, render: (i) => <span className="mono dim">{i.digest.slice(7, 19)}</span> },
     ],
@@ -83,8 +84,18 @@ export default function Images() {
       <SameAs text="weir image list" />
       {dialog === "pull" && <PullDialog onClose={() => setDialog(undefined)} />}
       {dialog === "import" && <ImportDialog onClose={() => setDialog(undefined)} />}
+      {deleting && <DeleteImage image={deleting} users={users.get(deleting.digest) ?? []} onClose={() => setDeleting(undefined)} />}
       <Modal opened={!!shown} onClose={() => setShown(undefined)} title={<span className="mono">{shown?.name}</span>}>
-        {shown && <ImageCard image={shown} users={users.get(shown.digest) ?? []} />}
+        {shown && (
+          <ImageCard
+            image={shown}
+            users={users.get(shown.digest) ?? []}
+            onDelete={() => {
+              setDeleting(shown);
+              setShown(undefined);
+            }}
+          />
+        )}
       </Modal>
     </div>
   );
