@@ -264,7 +264,7 @@ func (h *hollow) Flows(_ context.Context, function string, o api.FlowOptions) (a
 	id := uint16(9)
 	all := []api.SettledFlow{
 		{Verdict: api.FlowPass, At: "in", Protocol: "tcp", Source: "10.9.0.1", SourcePort: 4000, Destination: "10.9.0.2", DestPort: 80, Since: time.Now().Add(-time.Minute), IdleNs: 1e9,
-			Missed: api.Counter{Packets: 12, Bytes: 1200}, Generation: 3},
+			Missed: api.Counter{Packets: 12, Bytes: 1200}, Generation: 3, Rewrite: &api.FlowRewrite{End: "destination", Address: "10.9.0.3", Port: 8080}},
 		{Verdict: api.FlowDrop, At: "out", Protocol: "icmpv6", Source: "fd57::2", Destination: "fd57::1", EchoID: &id, Reply: true, VLAN: 7, Since: time.Now(), Generation: 3},
 	}
 	if o.Sort == api.FlowsNewest {

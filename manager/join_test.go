@@ -454,6 +454,9 @@ func TestHostsAreAskedOverTheirOwnConnection(t *testing.T) {
 	if k := must(w.Counters(ctx(t), "h1"))(t); len(k.Ports) != 2 || k.Version != 3 {
 		t.Errorf("counters %+v", k)
 	}
+	if f := must(w.SettledFlows(ctx(t), "fw", api.FlowOptions{Limit: 7, Sort: api.FlowsNewest}))(t); f.Host != "h1" || f.Total != 9 || len(f.Flows) != 1 || f.Flows[0].Missed.Packets != 7 {
+		t.Errorf("flows %+v", f)
+	}
 	logs := must(w.Logs(ctx(t), "fw", api.LogOptions{Tail: 2}))(t)
 	defer logs.Close()
 	if b := must(io.ReadAll(logs))(t); string(b) != "two\nthree\n" {
