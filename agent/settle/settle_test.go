@@ -92,10 +92,16 @@ func TestParse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("pass tcp 10.9.0.1:4000 10.9.0.2:80 vlan 7 oneway")
 	f.Add("judge icmp fd57::1 fd57::2 id 9")
+	f.Add("pass udp 10.9.0.1:4000 10.9.0.2:80 oneway at in rewrite dst 10.9.0.3:80 mac 02:00:00:00:00:09")
+	f.Add("pass tcp [fd57::1]:4000 [fd57::2]:80 oneway rewrite src [fd57::3]:1")
 	f.Fuzz(func(t *testing.T, line string) {
 		s, reset, err := Parse(line)
 		if err == nil && !reset && s.Flow.Check() != nil {
 			t.Errorf("%q: %v", line, s.Flow.Check())
+		}
+		if r := s.Rewrite; err == nil && r != nil && (reset || s.Verdict != datapath.Pass || !s.OneWay || s.Flow.Protocol != unix.IPPROTO_TCP && s.Flow.Protocol != unix.IPPROTO_UDP ||
+			r.To.Addr().Unmap().BitLen() != s.Flow.Src.Addr().BitLen() || r.To.Addr().Zone() != "" || r.MAC[0]&1 != 0) {
+			t.Errorf("%q: %+v of %+v", line, r, s)
 		}
 	})
 }
