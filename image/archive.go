@@ -27,8 +27,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEntries of an archive of images: a blob each.
-const maxEntries = 10_000
+// Bounds of an archive of images.
+const (
+	maxEntries = 10_000 // a blob each
+	maxPath    = 4096   // bytes of a name in it
+	maxNames   = 1000   // of its images: each is brought for itself
+)
 
 // Import takes the images of an archive into the instance's own layout: of an OCI layout (as `skopeo copy ... oci-archive:FILE`, `podman save --format
 // oci-archive` and Export write it), a directory with one, or of `docker save`. as is the name of the only image; empty: they keep those that they have.
@@ -57,11 +61,8 @@ func (s *Store) importAny(ctx context.Context, file, as string) (out []Image, er
 	default:
 		names, err = s.importFile(ctx, file, as)
 	}
-	if errors.Is(err, ErrUnsigned) { // what came of it is of no use another time; while it was read nobody could collect
-		err = errors.Join(err, s.collectIdle(ctx))
-	}
-	if err != nil {
-		return nil, err
+	if err != nil { // what came of it is of no use another time; while it was read nobody could collect
+		return nil, errors.Join(err, s.collectIdle(context.WithoutCancel(ctx)))
 	}
 	for _, n := range names {
 		img, err := s.Verify(ctx, n)
@@ -148,7 +149,11 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 		if err := s.allowed(name, e); err != nil {
 			return v1.Descriptor{}, fmt.Errorf("image %s: %w", name, err)
 		}
-		return own.blobs(img)
+		d, err := own.blobs(img)
+		for i := 0; i < len(m.Layers) && err == nil; i++ { // an archive of docker save may say anything of its layers
+			err = s.verifyBlob(ctx, blobPath(s.own, m.Layers[i].Digest), m.Layers[i])
+		}
+		return d, err
 	})
 }
 
@@ -163,69 +168,109 @@ func (s *Store) importFile(ctx context.Context, file, as string) ([]string, erro
 		return nil, err
 	}
 	defer use.Close()
-	dir := filepath.Join(s.own, partialsDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	half, err := os.MkdirTemp(dir, "import-")
+	dir, err := own.half(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer dir.Close()
+	half := dir.Name()
 	defer os.RemoveAll(half)
-	kind, err := extract(ctx, file, half)
+	c, err := extract(ctx, file, half)
 	if err != nil {
 		return nil, err
 	}
-	if kind.docker {
-		return s.importDocker(ctx, file, as)
+	if _, docker := c[dockerManifest]; docker {
+		return s.importDocker(ctx, file, as, c)
 	}
-	if kind.oci {
+	if _, oci := c["index.json"]; oci {
 		return s.importLayout(ctx, half, as)
 	}
 	return nil, errors.New("neither an OCI archive nor one of `docker save`: it has no index.json and no manifest.json")
 }
 
-// kinds of archives that a file is.
-type kinds struct{ oci, docker bool }
+// contents of an archive: its entries by name, of several with one name the first.
+type contents map[string]entryOf
 
-// extract the files of an OCI layout, and nothing else, to a directory. A compressed archive is refused: it cannot be read in any order.
-func extract(ctx context.Context, file, to string) (k kinds, err error) {
+// entryOf is what an archive says of an entry.
+type entryOf struct {
+	size int64  // bytes
+	link string // the name where it leads; "": it is none
+}
+
+// dockerManifest is in archives of `docker save`.
+const dockerManifest = "manifest.json"
+
+// small refuses a file that is read into memory and has more than a document may have.
+func (c contents) small(name string) error {
+	for range len(c) { // links may lead in a circle
+		e := c[path.Clean(name)]
+		if e.link == "" {
+			if e.size > maxDocument {
+				return fmt.Errorf("%w: its file %s has %d bytes, at most %d", ErrCorrupt, clipped(name), e.size, maxDocument)
+			}
+			return nil
+		}
+		name = e.link
+	}
+	return nil
+}
+
+// extract the files of an OCI layout, and nothing else, to a directory. A compressed archive is refused: it cannot be read in any order. So is a sparse one: its files
+// can have more bytes than any disk.
+func extract(ctx context.Context, file, to string) (c contents, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return k, err
+		return nil, err
 	}
 	defer f.Close()
-	if err := os.MkdirAll(filepath.Join(to, "blobs", "sha256"), 0o700); err != nil {
-		return k, err
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
 	}
+	if err := os.MkdirAll(filepath.Join(to, "blobs", "sha256"), 0o700); err != nil {
+		return nil, err
+	}
+	c = contents{}
 	all := tar.NewReader(f)
 	var total int64
 	for n := 0; ; n++ {
 		h, err := all.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return k, nil
+			return c, nil
 		case err != nil && n == 0:
-			return k, fmt.Errorf("no tar archive (a compressed one has to be unpacked first): %w", err)
+			return nil, fmt.Errorf("no tar archive (a compressed one has to be unpacked first): %w", err)
 		case err != nil:
-			return k, err
+			return nil, err
 		case n >= maxEntries:
-			return k, fmt.Errorf("more than %d files", maxEntries)
+			return nil, fmt.Errorf("more than %d files", maxEntries)
+		case len(h.Name) > maxPath || len(h.Linkname) > maxPath:
+			return nil, fmt.Errorf("%w: a name of %d bytes in it: want at most %d", ErrCorrupt, max(len(h.Name), len(h.Linkname)), maxPath)
 		case ctx.Err() != nil:
-			return k, ctx.Err()
+			return nil, ctx.Err()
 		}
-		name := path.Clean(h.Name)
-		k.docker = k.docker || name == "manifest.json"
-		k.oci = k.oci || name == "index.json"
+		e, name := entryOf{size: h.Size}, path.Clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeSymlink, tar.TypeLink:
+			e = entryOf{link: path.Join(path.Dir(name), path.Clean(h.Linkname))}
+		case tar.TypeDir, tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+			e = entryOf{}
+		}
+		if e.size < 0 || e.size > info.Size()-total {
+			return nil, fmt.Errorf("%w: its files have more bytes than it has itself, %d: want one that is not sparse (tar without --sparse)", ErrCorrupt, info.Size())
+		}
+		if total += e.size; total > maxUnpacked {
+			return nil, fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+		}
+		if _, there := c[name]; !there {
+			c[name] = e
+		}
 		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
 		if _, err := v1.NewHash("sha256:" + hex); h.Typeflag != tar.TypeReg || !(blob && err == nil || name == "index.json" || name == "oci-layout" || name == referrersFile) {
 			continue
 		}
-		if total += h.Size; h.Size < 0 || total > maxUnpacked {
-			return k, fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
-		}
 		if err := writeNew(filepath.Join(to, filepath.FromSlash(name)), all); err != nil {
-			return k, err
+			return nil, err
 		}
 	}
 }
@@ -258,6 +303,9 @@ func (s *Store) importLayout(ctx context.Context, dir, as string) (names []strin
 	})
 	if len(refs) == 0 {
 		return nil, errors.New("it has no image: want an OCI layout with an index.json that names some")
+	}
+	if len(refs) > maxNames {
+		return nil, fmt.Errorf("it names %d images, at most %d", len(refs), maxNames)
 	}
 	if as != "" && len(refs) > 1 {
 		return nil, fmt.Errorf("it has %d images: one name is not enough for them", len(refs))
@@ -296,7 +344,10 @@ func familiar(ref string) string {
 }
 
 // importDocker reads an archive of `docker save`.
-func (s *Store) importDocker(ctx context.Context, file, as string) (names []string, err error) {
+func (s *Store) importDocker(ctx context.Context, file, as string, c contents) (names []string, err error) {
+	if err := c.small(dockerManifest); err != nil {
+		return nil, err
+	}
 	open := func() (io.ReadCloser, error) { return os.Open(file) }
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
@@ -304,6 +355,15 @@ func (s *Store) importDocker(ctx context.Context, file, as string) (names []stri
 	}
 	for _, d := range m {
 		names = append(names, d.RepoTags...)
+		if len(d.Layers) > maxLayers {
+			return nil, fmt.Errorf("its image %s has %d layers, at most %d", clipped(d.Config), len(d.Layers), maxLayers)
+		}
+		if err := c.small(d.Config); err != nil {
+			return nil, err
+		}
+	}
+	if len(names) > maxNames {
+		return nil, fmt.Errorf("its images have %d names, at most %d", len(names), maxNames)
 	}
 	if as != "" {
 		if len(m) != 1 {
@@ -366,15 +426,16 @@ func (s *Store) ImportFrom(ctx context.Context, r io.Reader, as string) ([]Image
 	if _, err := writable(s.own).first(ctx); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(s.own, partialsDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.CreateTemp(dir, "import-")
+	dir, err := writable(s.own).half(ctx) // of its own: whoever collects leaves it alone, and whoever deletes an image does not wait for it
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(f.Name())
+	defer dir.Close()
+	defer os.RemoveAll(dir.Name())
+	f, err := os.OpenFile(filepath.Join(dir.Name(), "archive"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	n, err := io.Copy(f, io.LimitReader(r, maxUnpacked+1))
 	if n > maxUnpacked {
 		err = fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)

@@ -215,7 +215,7 @@ func (w writable) collect(halves bool) (freed int64, err error) {
 			return freed, err
 		}
 		for _, f := range files {
-			if dir != partialsDir && used[f.Name()] {
+			if dir != partialsDir && used[f.Name()] || dir == partialsDir && w.goesOn(f.Name()) {
 				continue
 			}
 			if info, err := f.Info(); err == nil {
@@ -227,6 +227,64 @@ func (w writable) collect(halves bool) (freed int64, err error) {
 		}
 	}
 	return freed, nil
+}
+
+// halfPrefix begins the names of directories of imports that go on.
+const halfPrefix = "import-"
+
+// half makes a directory for an import, which is locked as long as it is open, and removes those of imports that were killed.
+func (w writable) half(ctx context.Context) (*os.File, error) {
+	use, err := w.hold(ctx, useFile, unix.LOCK_SH) // nobody takes the directory for one of those before it is locked: neither who collects
+	if err != nil {
+		return nil, err
+	}
+	defer use.Close()
+	lock, err := w.hold(ctx, indexFile, unix.LOCK_EX) // nor another import
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	dir := filepath.Join(string(w), partialsDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	halves, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range halves {
+		if !strings.HasPrefix(h.Name(), halfPrefix) || w.goesOn(h.Name()) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, h.Name())); err != nil {
+			return nil, err
+		}
+	}
+	own, err := os.MkdirTemp(dir, halfPrefix)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(own)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(ctx, f, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(own))
+	}
+	return f, nil
+}
+
+// goesOn tells whether one of the layout's halves is of an import that goes on.
+func (w writable) goesOn(half string) bool {
+	if !strings.HasPrefix(half, halfPrefix) {
+		return false
+	}
+	f, err := os.Open(filepath.Join(string(w), partialsDir, half))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
 // mark what a descriptor of a manifest or an index needs. What is damaged is left as it is: it needs what can be read of it. Of an index not every

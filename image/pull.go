@@ -537,6 +537,21 @@ func (p *puller) room(beside int64) error {
 	return nil
 }
 
+// left refuses to go on when what has to stay free would be written: others fill the disk, too.
+func (p *puller) left() error {
+	if p.o.Reserve <= 0 {
+		return nil
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(string(p.into), &disk); err != nil {
+		return fmt.Errorf("free space of %s: %w", p.into, err)
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < p.o.Reserve {
+		return fmt.Errorf("%s has %d MiB free, and %d stay free: free some space there, then pull it again, which goes on where it was: %w", p.into, free>>20, p.o.Reserve>>20, unix.ENOSPC)
+	}
+	return nil
+}
+
 // blob fetches one, once, whoever else wants it now, and goes on where an earlier try was cut.
 func (p *puller) blob(ctx context.Context, d v1.Descriptor) error {
 	dir := filepath.Join(string(p.into), partialsDir)
@@ -613,6 +628,9 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 			n, rerr := body.Read(buf)
 			if n > 0 {
 				watch.Reset(idle)
+				if err := p.left(); err != nil {
+					return false, err
+				}
 				if _, err := f.WriteAt(buf[:n], at); err != nil {
 					if errors.Is(err, unix.ENOSPC) {
 						err = fmt.Errorf("%w: free some space in %s or choose another --root", err, p.into)

@@ -30,6 +30,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/sbom"
 )
@@ -942,4 +943,32 @@ func TestARefusedImageLeavesNothing(t *testing.T) {
 		}
 	}
 	waitFor(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.pulls) == 0 })
+}
+
+// What has to stay free does, also where others fill the disk while layers come.
+func TestAPullLeavesRoomWhoeverElseFillsTheDisk(t *testing.T) {
+	img := bigImage(t, 1, 8<<20)
+	x, to := registryOf(t, with(t, "big:1", img), ""), newStore(t)
+	must(t, os.MkdirAll(to.own, 0o755))
+	must(t, unix.Mount("tmpfs", to.own, "tmpfs", 0, "size=24m"))
+	defer unix.Unmount(to.own, unix.MNT_DETACH)
+	layer := layersOf(t, img)[0]
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if strings.HasSuffix(r.URL.Path, layer) {
+			must(t, os.WriteFile(filepath.Join(to.own, "others"), make([]byte, 14<<20), 0o600))
+		}
+		good.ServeHTTP(w, r)
+	})
+	_, err := to.Pull(t.Context(), x.host()+"/big:1", RemoteOptions{Reserve: 6 << 20})
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "MiB free, and 6 stay free") {
+		t.Errorf("%v: want that 6 MiB stay free", err)
+	}
+	if free, err := to.Free(); free < 5<<20 || err != nil {
+		t.Errorf("%d bytes are free, %v", free, err)
+	}
+	must(t, os.Remove(filepath.Join(to.own, "others")))
+	x.set(nil)
+	if _, err := to.Pull(t.Context(), x.host()+"/big:1", RemoteOptions{}); err != nil {
+		t.Error(err)
+	}
 }

@@ -349,32 +349,39 @@ func TestHostileLayer(t *testing.T) {
 // sparse is a layer of a few bytes with a file that says it has so many, all of them in a hole (GNU tar's sparse format 1.0).
 func sparse(t *testing.T, size int64) builtLayer {
 	t.Helper()
-	var plain []byte
-	add := func(kind, name, content string) {
-		h := make([]byte, 512)
-		for at, field := range map[int]string{
-			0: name, 100: "0000644", 108: "0000000", 116: "0000000", 124: fmt.Sprintf("%011o", len(content)), 136: "00000000000", 148: "        ", 156: kind, 257: "ustar\x0000",
-		} { // name, mode, owner, group, size, time, sum, type, magic
-			copy(h[at:], field)
-		}
-		sum := 0
-		for _, b := range h {
-			sum += int(b)
-		}
-		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
-		plain = append(append(plain, h...), content...)
-		plain = append(plain, make([]byte, 511-(len(plain)+511)%512)...)
-	}
-	records := ""
-	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=hole", fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
-		records += fmt.Sprintf("%02d %s\n", len(r)+4, r)
-	}
-	add("x", "hole", records)
-	add("0", "hole", "0\n"+strings.Repeat("\x00", 510)) // no pieces of data
-	plain = append(plain, make([]byte, 1024)...)
-	l, err := pack(plain, "test")
+	l, err := pack(append(hole("hole", size), make([]byte, 1024)...), "test")
 	must(t, err)
 	return l
+}
+
+// hole is an entry of a tar archive whose file has so many bytes, all of them in a hole.
+func hole(name string, size int64) []byte {
+	records := ""
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
+		n := len(r) + 4
+		if n > 99 {
+			n++
+		}
+		records += fmt.Sprintf("%02d %s\n", n, r)
+	}
+	return append(tarEntry("x", "hole", "", records), tarEntry("0", "hole", "", "0\n"+strings.Repeat("\x00", 510))...) // no pieces of data
+}
+
+// tarEntry is an entry of a tar archive.
+func tarEntry(kind, name, link, content string) []byte {
+	e := make([]byte, 512)
+	for at, field := range map[int]string{
+		0: name, 100: "0000644", 108: "0000000", 116: "0000000", 124: fmt.Sprintf("%011o", len(content)), 136: "00000000000", 148: "        ", 156: kind, 157: link, 257: "ustar\x0000",
+	} { // name, mode, owner, group, size, time, sum, type, link, magic
+		copy(e[at:], field)
+	}
+	sum := 0
+	for _, b := range e {
+		sum += int(b)
+	}
+	copy(e[148:], fmt.Sprintf("%06o\x00 ", sum))
+	e = append(e, content...)
+	return append(e, make([]byte, 511-(len(e)+511)%512)...)
 }
 
 // What a layer unpacks to is known before anything is written: a few bytes can stand for more than any disk has.
