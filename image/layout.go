@@ -171,9 +171,9 @@ func indexOf(all []v1.Descriptor, key func(v1.Descriptor) string) ([]byte, error
 	return append(raw, '\n'), err
 }
 
-// remove names from the index.
+// remove names from the index, and what only those used: at once, or, while somebody adds something, with who is last. A slow registry keeps nobody from deleting.
 func (w writable) remove(ctx context.Context, names ...string) error {
-	use, err := w.hold(ctx, useFile, unix.LOCK_EX)
+	use, err := w.hold(ctx, useFile, unix.LOCK_SH)
 	if err != nil {
 		return err
 	}
@@ -181,9 +181,10 @@ func (w writable) remove(ctx context.Context, names ...string) error {
 	err = w.change(ctx, func(refs []namedDescriptor) ([]namedDescriptor, error) {
 		return slices.DeleteFunc(refs, func(r namedDescriptor) bool { return slices.Contains(names, r.name) }), nil
 	})
-	if err == nil {
-		_, err = w.collect(false)
+	if err != nil || unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return err
 	}
+	_, err = w.collect(false)
 	return err
 }
 

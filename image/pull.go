@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -488,8 +490,40 @@ func (p *puller) connect(ctx context.Context, repo name.Repository) error {
 		return err
 	}
 	p.where, p.url = repo.RegistryStr(), fmt.Sprintf("%s://%s/v2/%s", repo.Scheme(), repo.RegistryStr(), repo.RepositoryStr())
-	p.http = &http.Client{Transport: t}
+	p.http = &http.Client{Transport: t, CheckRedirect: checkRedirect}
 	return nil
+}
+
+// checkRedirect keeps a registry from leading who pulls to what only this machine reaches, or from TLS to plain HTTP. A registry of this machine may lead to others of it.
+func checkRedirect(to *http.Request, via []*http.Request) error {
+	from := via[0].URL
+	switch {
+	case len(via) >= redirects:
+		return fmt.Errorf("%w: %s leads from one address to the next, more than %d times", ErrCorrupt, from.Host, redirects)
+	case from.Scheme == "https" && to.URL.Scheme != "https":
+		return fmt.Errorf("%w: %s leads to %s, which does not speak TLS", ErrCorrupt, from.Host, clipped(to.URL.Host))
+	case reach(to.URL.Hostname()) > reach(from.Hostname()):
+		return fmt.Errorf("%w: %s leads to %s, an address of this machine or its link", ErrCorrupt, from.Host, clipped(to.URL.Host))
+	}
+	return nil
+}
+
+const redirects = 10
+
+// reach of a host's name or address: 0 for everybody, 1 for this machine, 2 for its link, where clouds keep what is for the machine alone.
+func reach(host string) int {
+	at, err := netip.ParseAddr(host)
+	switch at = at.Unmap(); {
+	case err != nil && (host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || !strings.ContainsFunc(host, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefx.", unicode.ToLower(r)) })):
+		return 1 // also what only resolvers take for an address, as 127.1
+	case err != nil:
+		return 0
+	case at.IsLinkLocalUnicast(), at.IsLinkLocalMulticast():
+		return 2
+	case at.IsLoopback(), at.IsUnspecified():
+		return 1
+	}
+	return 0
 }
 
 // admit refuses, before any layer is fetched, what this machine could not run, and what there is no room for.

@@ -972,3 +972,80 @@ func TestAPullLeavesRoomWhoeverElseFillsTheDisk(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A registry that is slow, or an import, keeps nobody from deleting an image. What the image alone used goes with who is last.
+func TestImagesAreDeletedWhileOthersArePulled(t *testing.T) {
+	x := registryOf(t, with(t, "big:1", bigImage(t, 1, 1<<20)), "")
+	to := newStore(t)
+	built(t, to.own, recipe(t, "fw", "1", "hello"))
+	asked, goOn, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	once := sync.Once{}
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			once.Do(func() { close(asked) })
+			<-goOn
+		}
+		good.ServeHTTP(w, r)
+	})
+	go func() {
+		_, err := to.Pull(context.Background(), x.host()+"/big:1", RemoteOptions{})
+		over <- err
+	}()
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := to.Delete(ctx, "fw:1"); err != nil {
+		t.Error(err)
+	}
+	if _, err := to.Resolve("fw:1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v: want %v", err, ErrNotFound)
+	}
+	close(goOn)
+	must(t, <-over)
+	use, err := writable(to.own).hold(t.Context(), useFile, unix.LOCK_EX)
+	must(t, errors.Join(err, use.Close()))
+	if all, err := os.ReadDir(filepath.Join(to.own, "blobs", "sha256")); len(all) != 3 || err != nil {
+		t.Errorf("%d blobs, %v: want the three of the image that was pulled", len(all), err)
+	}
+}
+
+// A registry leads nobody to what only the machine reaches, nor from TLS to plain HTTP.
+func TestRegistriesLeadToWhatAllReach(t *testing.T) {
+	x := registryOf(t, with(t, "big:1", bigImage(t, 1, 1000)), "")
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data", http.StatusTemporaryRedirect)
+			return
+		}
+		good.ServeHTTP(w, r)
+	})
+	_, err := newStore(t).Pull(t.Context(), x.host()+"/big:1", RemoteOptions{})
+	if want := `leads to "169.254.169.254", an address of this machine or its link`; !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v: want %q", err, want)
+	}
+	for _, c := range []struct {
+		from, to, want string
+	}{
+		{"https://r.example", "https://cdn.example/blob", ""},
+		{"https://r.example", "https://10.0.0.9:9000/blob", ""},
+		{"http://r.example", "http://cafe.example/blob", ""},
+		{"http://127.0.0.1:5000", "http://localhost:9000/blob", ""},
+		{"http://127.0.0.1:5000", "http://[::1]:9000/blob", ""},
+		{"https://r.example", "http://cdn.example/blob", "does not speak TLS"},
+		{"http://r.example", "http://127.0.0.1/x", "an address of this machine"},
+		{"http://r.example", "http://127.1/x", "an address of this machine"},
+		{"http://r.example", "http://2130706433/x", "an address of this machine"},
+		{"http://r.example", "http://[::ffff:127.0.0.1]/x", "an address of this machine"},
+		{"http://r.example", "http://localhost/x", "an address of this machine"},
+		{"http://r.example", "http://0.0.0.0/x", "an address of this machine"},
+		{"http://127.0.0.1:5000", "http://[fe80::1%25eth0]/x", "an address of this machine or its link"},
+	} {
+		from, err := http.NewRequest(http.MethodGet, c.from, nil)
+		must(t, err)
+		to, err := http.NewRequest(http.MethodGet, c.to, nil)
+		must(t, err)
+		if err := checkRedirect(to, []*http.Request{from}); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s to %s: %v: want %q", c.from, c.to, err, c.want)
+		}
+	}
+}
