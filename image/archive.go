@@ -113,6 +113,9 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 			return err
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	d, err := partial.Descriptor(img)
 	if err != nil {
 		return err
@@ -200,19 +203,51 @@ type entryOf struct {
 // dockerManifest is in archives of `docker save`.
 const dockerManifest = "manifest.json"
 
-// small refuses a file that is read into memory and has more than a document may have.
-func (c contents) small(name string) error {
+// size of a file, or of the one where a link leads.
+func (c contents) size(name string) int64 {
 	for range len(c) { // links may lead in a circle
 		e := c[path.Clean(name)]
 		if e.link == "" {
-			if e.size > maxDocument {
-				return fmt.Errorf("%w: its file %s has %d bytes, at most %d", ErrCorrupt, clipped(name), e.size, maxDocument)
-			}
-			return nil
+			return e.size
 		}
 		name = e.link
 	}
+	return 0
+}
+
+// small refuses a file that is read into memory and has more than a document may have.
+func (c contents) small(name string) error {
+	if n := c.size(name); n > maxDocument {
+		return fmt.Errorf("%w: its file %s has %d bytes, at most %d", ErrCorrupt, clipped(name), n, maxDocument)
+	}
 	return nil
+}
+
+// admit refuses an image of `docker save` that is more than an image may be. Each layer that it names is read, however often it is named.
+func (c contents) admit(d tarball.Descriptor) error {
+	if n := len(d.Layers); n > maxLayers {
+		return fmt.Errorf("its image %s has %d layers, at most %d", clipped(d.Config), n, maxLayers)
+	}
+	var all int64
+	for _, l := range d.Layers {
+		if all += c.size(l); all > maxUnpacked {
+			return fmt.Errorf("its image %s has more than %d GiB", clipped(d.Config), maxUnpacked>>30)
+		}
+	}
+	return c.small(d.Config)
+}
+
+// until is a file that is read until ctx ends.
+type until struct {
+	*os.File
+	ctx context.Context
+}
+
+func (u until) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.File.Read(p)
 }
 
 // extract the files of an OCI layout, and nothing else, to a directory. A compressed archive is refused: it cannot be read in any order. So is a sparse one: its files
@@ -348,17 +383,17 @@ func (s *Store) importDocker(ctx context.Context, file, as string, c contents) (
 	if err := c.small(dockerManifest); err != nil {
 		return nil, err
 	}
-	open := func() (io.ReadCloser, error) { return os.Open(file) }
+	open := func() (io.ReadCloser, error) {
+		f, err := os.Open(file)
+		return until{f, ctx}, err
+	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range m {
 		names = append(names, d.RepoTags...)
-		if len(d.Layers) > maxLayers {
-			return nil, fmt.Errorf("its image %s has %d layers, at most %d", clipped(d.Config), len(d.Layers), maxLayers)
-		}
-		if err := c.small(d.Config); err != nil {
+		if err := c.admit(d); err != nil {
 			return nil, err
 		}
 	}

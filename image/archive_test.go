@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// left are the files that a layout has, but for its index and locks.
+// leftIn are the files that a layout has, but for its index and locks.
 func leftIn(t *testing.T, layout string) (all []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(layout, func(path string, d os.DirEntry, err error) error {
@@ -68,6 +68,30 @@ func TestArchivesThatSayTooMuchAreRefused(t *testing.T) {
 				t.Errorf("%v are left", left)
 			}
 		})
+	}
+}
+
+// An archive may name one file as a layer many times: each is read and compressed, which ends with who asked.
+func TestLayersThatAreNamedManyTimes(t *testing.T) {
+	c := contents{"a/l": {size: 1 << 30}, "l": {link: "a/l"}}
+	if err := c.admit(tarball.Descriptor{Layers: slices.Repeat([]string{"./l"}, 32)}); err != nil {
+		t.Error(err)
+	}
+	if err := c.admit(tarball.Descriptor{Layers: slices.Repeat([]string{"./l"}, 33)}); err == nil || !strings.Contains(err.Error(), "more than 32 GiB") {
+		t.Errorf("33 GiB: %v", err)
+	}
+	tag, err := name.NewTag("fw:1")
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "fw.tar")
+	must(t, tarball.WriteToFile(file, tag, bigImage(t, 1, 1000)))
+	to := newStore(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := to.importDocker(gone, file, "", contents{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v: want %v", err, context.Canceled)
+	}
+	if _, err := to.importDocker(t.Context(), file, "", contents{}); err != nil {
+		t.Error(err)
 	}
 }
 
