@@ -132,6 +132,10 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 	if err != nil {
 		return fmt.Errorf("image %s: %w", name, err)
 	}
+	base, tag, digest, err := splitRef(name)
+	if err != nil {
+		return err
+	}
 	for _, dir := range s.dirs {
 		if dir == s.own {
 			continue
@@ -140,7 +144,7 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(refs, func(r namedDescriptor) bool { return r.name == name && r.desc.Digest != d.Digest }) {
+		if other, there := pick(refs, base, tag, digest); there && other.Digest != d.Digest { // also fw:1, for fw
 			return fmt.Errorf("image %s: %w: %s has another image of this name, which is found first: import it under another one (--as NAME:TAG)", name, ErrHidden, dir)
 		}
 	}

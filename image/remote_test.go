@@ -582,6 +582,9 @@ func TestAnImportThatCannotBeUsedLeavesNothing(t *testing.T) {
 	if err := take(""); !errors.Is(err, ErrHidden) || !strings.Contains(err.Error(), shipped+" has another image of this name") || strings.Contains(err.Error(), partialsDir) {
 		t.Errorf("%v: want %v", err, ErrHidden)
 	}
+	if err := take("fw"); !errors.Is(err, ErrHidden) { // which means fw:1 there
+		t.Errorf("%v: want %v", err, ErrHidden)
+	}
 	if err := take("a b"); err == nil || !strings.Contains(err.Error(), "want NAME or NAME:TAG") {
 		t.Error(err)
 	}
