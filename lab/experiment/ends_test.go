@@ -1,6 +1,8 @@
 package experiment
 
 import (
+	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +61,31 @@ func TestSlowEchoes(t *testing.T) {
 		m, err := echoed(ping(c.sent, c.answers), c.cut)
 		if (err != nil) != (c.mean == 0) || m.Values["mean"] != c.mean || m.Values["lost"] != c.lost {
 			t.Errorf("%+v: %v, %v", c, m.Values, err)
+		}
+	}
+}
+
+// What passes before a trial is in none of its figures: the same bytes, and the CPU time of their second alone.
+func TestWarmTrafficDoesNotCount(t *testing.T) {
+	b := testBench(t)
+	l := Levels{FactorPlatform: "bridges", factorWires: "1", factorWarm: "1s"}
+	begun := time.Now()
+	m := measure(t, tcpExperiment(), b, l)
+	s := m.Raw.(tools.Stream)
+	if took := time.Since(begun); took < 2*time.Second || s.Seconds > 1.5 || !slices.Contains(s.Raw.Argv, "-O") {
+		t.Errorf("%v took %s, %g s of it counted: want 1 s of at least 2", s.Raw.Argv, took, s.Seconds)
+	}
+	if cpu := m.Values["cpu"] * float64(s.Bytes) / 1e9; cpu <= 0 || cpu > 1.6*float64(goruntime.NumCPU()) {
+		t.Errorf("%g s of CPU time in a second of %d CPUs", cpu, goruntime.NumCPU())
+	}
+	l[factorMode] = modeLoss
+	few := measure(t, ppsExperiment(), b, l).Raw.(SentFrames)
+	if sent := float64(few.Sent) / few.Took.Seconds(); sent < 10*warmRate {
+		t.Errorf("%g frames a second were sent: want those of the trial, not the %d before it", sent, warmRate)
+	}
+	for level, want := range map[string]bool{"0s": true, "30s": true, "500ms": false, "31s": false, "-1s": false, "1": false} {
+		if err := warming().Check(level); (err == nil) != want {
+			t.Errorf("%s %s: %v", factorWarm, level, err)
 		}
 	}
 }

@@ -86,6 +86,7 @@ func TestProgramsOfOthersAreRefused(t *testing.T) {
 		l Levels
 	}{
 		"nuttcp cannot choose a congestion control": {tcpExperiment(), Levels{factorTool: toolNuttcp, factorCongestion: other}},
+		"nuttcp counts from its beginning":          {tcpExperiment(), Levels{factorTool: toolNuttcp, factorWarm: "1s"}},
 		"sockperf has one stream":                   {tcpExperiment(), Levels{factorTool: toolSockperf, factorFlows: "2"}},
 		"want at most 65507":                        {tcpExperiment(), Levels{factorTool: toolSockperf, factorMessage: "131072"}},
 		"sockperf has one connection":               {rrExperiment(), Levels{factorTool: toolSockperf, factorConnections: "2"}},
