@@ -217,6 +217,9 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*
 	p := &api.ProblemError{}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if kind != "application/problem+json" || json.Unmarshal(b, p) != nil {
+		if resp.StatusCode == http.StatusNotFound { // of the mux: Nodes refuse with a problem
+			return nil, api.Refuse(http.StatusConflict, fmt.Sprintf("the agent of host %q is of a version that cannot be asked for this: upgrade it", c.host))
+		}
 		p = api.Refuse(resp.StatusCode, string(bytes.TrimSpace(b[:min(len(b), 200)])))
 	}
 	p.Status = resp.StatusCode

@@ -1,11 +1,13 @@
 package remote_test
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/manager/remote"
 )
 
@@ -53,5 +55,32 @@ func TestAHostileAnswerIsBounded(t *testing.T) {
 				t.Errorf("%d ports, error %v", len(out.Ports), err)
 			}
 		})
+	}
+}
+
+// An agent of a version before a question says so in words that help.
+func TestAnOlderAgentCannotBeAskedEverything(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Protocols: &protocols, Handler: http.NewServeMux()}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := remote.Dial("old", conn)
+	defer c.Close()
+	_, _, state := c.State(t.Context(), "f", "uid")
+	_, flows := c.Flows(t.Context(), "f", api.FlowOptions{})
+	for _, err := range []error{state, flows} {
+		var p *api.ProblemError
+		if !errors.As(err, &p) || p.Status != http.StatusConflict || !strings.Contains(err.Error(), `the agent of host "old" is of a version that cannot be asked for this: upgrade it`) {
+			t.Error(err)
+		}
 	}
 }
