@@ -137,6 +137,16 @@ func (s *Station) Send(frame []byte) {
 	}
 }
 
+// drain takes out what has come so far and nobody has received.
+func (s *Station) drain() {
+	b := make([]byte, 1)
+	for range 100_000 { // more than there is room for
+		if _, _, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT); err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
 // Receive waits for the next frame from the wire, up to a time; nil: none came. A VLAN tag that the kernel took out is put back.
 func (s *Station) Receive(within time.Duration) []byte {
 	s.t.Helper()
@@ -210,6 +220,7 @@ func WriteProbe(t testing.TB, dir string) (path string) {
 // Passes sends a frame and a probe after it from one station and tells whether the frame came, unchanged, to the other.
 func Passes(from, to *Station, frame []byte) bool {
 	from.t.Helper()
+	to.drain() // else there may be no room for them
 	mark := Probe(1)
 	from.Send(frame)
 	from.Send(mark)
@@ -502,4 +513,16 @@ func ThreadTime(t testing.TB) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(at.Nano())
+}
+
+// Waits tells how often frames would wait for what f does between them (nf.Between), and for how much processor time in all and at once at most. The test holds the thread.
+func Waits(t testing.TB, f func(between func(func()))) (times int, all, longest time.Duration) {
+	t.Helper()
+	f(func(piece func()) {
+		begin := ThreadTime(t)
+		piece()
+		d := ThreadTime(t) - begin
+		longest, all, times = max(longest, d), all+d, times+1
+	})
+	return times, all, longest
 }
