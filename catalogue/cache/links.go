@@ -1,12 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // The kernel's TCP/IP of the namespace serves nginx. It has one link, whose other end the loop over frames reads: frames of the connections that nginx is to
@@ -39,29 +40,9 @@ func openLinks() (net.HardwareAddr, error) {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
 	defer h.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = stackLink, stackMTU
-	if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: loopLink, PeerMTU: stackMTU}); err != nil {
-		return nil, fmt.Errorf("make the pair %s, %s: %w (capability CAP_NET_ADMIN)", stackLink, loopLink, err)
-	}
-	up := map[string]netlink.Link{}
-	for _, name := range []string{"lo", loopLink, stackLink} {
-		l, err := h.LinkByName(name)
-		if err == nil && name != "lo" {
-			if err = h.LinkSetIP6AddrGenMode(l, 1); errors.Is(err, unix.EAFNOSUPPORT) { // IN6_ADDR_GEN_MODE_NONE: it says nothing for itself
-				err = nil
-			}
-			if err == nil {
-				err = h.LinkSetARPOff(l)
-			}
-		}
-		if err == nil {
-			err = h.LinkSetUp(l)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("interface %s: %w", name, err)
-		}
-		up[name] = l
+	up, err := nf.StackLinks(h, stackLink, loopLink, stackMTU)
+	if err != nil {
+		return nil, err
 	}
 	for first, local := range map[byte]bool{asClient: false, asServer: true, bound: true, dialled: false} {
 		r := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4(first, 0, 0, 0).To4(), Mask: net.CIDRMask(8, 32)}}

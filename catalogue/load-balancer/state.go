@@ -29,32 +29,13 @@ type record struct {
 	SilentNs                        int64
 }
 
-// between runs a function between two frames, as nf.Frames.Do does. What takes long is done in several, so that frames go on in between.
-type between func(func())
-
-// atOnce is how many connections are copied, or taken in, between two frames: a millisecond, or less.
-const atOnce = 256
-
-// copies are the table's connections as they are, without guesses, which are made again. Those that come or go meanwhile may be among them or not.
-func (t *table) copies(do between) []connection {
-	n := 0
-	do(func() { n = len(t.list) })
-	all, out := make([]*connection, n), make([]connection, 0, n) // made here: that takes time
-	do(func() { all = all[:copy(all, t.list)] })
-	for some := range slices.Chunk(all, atOnce) {
-		do(func() {
-			for _, c := range some {
-				if c.at != gone && !c.guessed {
-					out = append(out, *c)
-				}
-			}
-		})
-	}
-	return out
+// copies are the table's connections as they are, see nf.Copies; without guesses, which are made again.
+func (t *table) copies(do nf.Between) []connection {
+	return nf.Copies(do, func() []*connection { return t.list }, func(c *connection) bool { return c.at != gone && !c.guessed })
 }
 
 // export is the table's state: every connection whose client has spoken, and its target.
-func (b *balancer) export(do between, now time.Time) []byte {
+func (b *balancer) export(do nf.Between, now time.Time) []byte {
 	all := b.table.copies(do)
 	slices.SortFunc(all, func(x, y connection) int { return y.used.Compare(x.used) })
 	out := []byte(stateHead)
@@ -71,7 +52,7 @@ func (b *balancer) export(do between, now time.Time) []byte {
 
 // restore takes connections in that another instance has exported, as far as their service and target are still there and nothing here is in their way. An error:
 // it is no such state, and nothing was taken in.
-func (b *balancer) restore(do between, state []byte, now time.Time) (taken, left int, err error) {
+func (b *balancer) restore(do nf.Between, state []byte, now time.Time) (taken, left int, err error) {
 	rest, ok := bytes.CutPrefix(state, []byte(stateHead))
 	size := binary.Size(record{})
 	switch {
@@ -87,7 +68,7 @@ func (b *balancer) restore(do between, state []byte, now time.Time) (taken, left
 		return 0, 0, err
 	}
 	slices.Reverse(all) // the least recently used one first, as the table has them
-	for some := range slices.Chunk(all, atOnce) {
+	for some := range slices.Chunk(all, nf.AtOnce) {
 		do(func() {
 			for i := range some {
 				if b.take(&some[i], now) {

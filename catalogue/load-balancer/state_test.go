@@ -152,29 +152,22 @@ func TestFramesDoNotWaitForAFullTable(t *testing.T) {
 	to := newBalancer(cfg, nil, nil, nil)
 	for _, x := range []struct {
 		name string
-		f    func(do between) int
+		f    func(do nf.Between) int
 	}{
-		{"export", func(do between) int {
+		{"export", func(do nf.Between) int {
 			return (len(from.export(do, at)) - len(stateHead)) / binary.Size(record{})
 		}},
-		{"import", func(do between) int {
+		{"import", func(do nf.Between) int {
 			taken, _, err := to.restore(do, state, at)
 			must(t, err)
 			return taken
 		}},
 	} {
-		var longest, all time.Duration
-		times := 0
-		begin := time.Now()
-		n := x.f(func(f func()) {
-			begin := rig.ThreadTime(t)
-			f()
-			d := rig.ThreadTime(t) - begin
-			longest, all, times = max(longest, d), all+d, times+1
-		})
+		n, begin := 0, time.Now()
+		times, all, longest := rig.Waits(t, func(do func(func())) { n = x.f(do) })
 		t.Logf("%s of %d connections: %s; frames wait %d times, for %s of processor time in all, %s at once", x.name, n, time.Since(begin), times, all, longest)
-		if n != want || times < want/atOnce {
-			t.Errorf("%s: %d connections in %d pieces: want %d, at most %d at once", x.name, n, times, want, atOnce)
+		if n != want || times < want/nf.AtOnce {
+			t.Errorf("%s: %d connections in %d pieces: want %d, at most %d at once", x.name, n, times, want, nf.AtOnce)
 		}
 	}
 	if c := to.table.phases[open].Front().Value.(*connection); !c.used.Equal(now.Add(time.Duration(from.table.room - want))) {
@@ -198,7 +191,7 @@ func TestFramesDoNotWaitForAFullTable(t *testing.T) {
 			from.table.add(key{v.index, netip.MustParseAddrPort("10.8.0.1:1000")}, 0, open, now)
 		}
 	})
-	if most := from.table.room - left + atOnce; left == 0 || len(copied) < from.table.room-left || len(copied) > most {
+	if most := from.table.room - left + nf.AtOnce; left == 0 || len(copied) < from.table.room-left || len(copied) > most {
 		t.Errorf("%d copied, want %d to %d", len(copied), from.table.room-left, most)
 	}
 }

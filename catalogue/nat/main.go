@@ -86,7 +86,7 @@ func (p *program) load(_ context.Context, raw []byte) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	next, left := p.translator(&cfg), 0
-	rest := next.table.follow(p.frames.Do, p.t.table, atOnce, time.Now())
+	rest := next.table.follow(p.frames.Do, p.t.table, nf.AtOnce, time.Now())
 	p.frames.Do(func() {
 		rest()
 		left = len(p.t.table.all) - len(next.table.all)

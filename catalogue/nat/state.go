@@ -29,32 +29,13 @@ type record struct {
 	Acked, FIN, First                uint32
 }
 
-// between runs a function between two frames, as nf.Frames.Do does. What takes long is done in several, so that frames go on in between.
-type between func(func())
-
-// atOnce is how many sessions are copied, or taken in, between two frames: a millisecond, or less.
-const atOnce = 256
-
-// copies are the table's sessions as they are. Those that come or go meanwhile may be among them or not.
-func (t *table) copies(do between) []session {
-	n := 0
-	do(func() { n = len(t.all) })
-	all, out := make([]*session, n), make([]session, 0, n) // made here: that takes time
-	do(func() { all = all[:copy(all, t.all)] })
-	for some := range slices.Chunk(all, atOnce) {
-		do(func() {
-			for _, s := range some {
-				if !s.gone {
-					out = append(out, *s)
-				}
-			}
-		})
-	}
-	return out
+// copies are the table's sessions as they are, see nf.Copies.
+func (t *table) copies(do nf.Between) []session {
+	return nf.Copies(do, func() []*session { return t.all }, func(s *session) bool { return !s.gone })
 }
 
 // export is the table's state: every session, where it is translated to, and how far it has come.
-func (t *table) export(do between, now time.Time) []byte {
+func (t *table) export(do nf.Between, now time.Time) []byte {
 	out := []byte(stateHead)
 	for _, s := range t.copies(do) {
 		out, _ = binary.Append(out, binary.BigEndian, &record{ // its size is known
@@ -79,7 +60,7 @@ func (s *session) used(now time.Time) time.Time {
 
 // restore takes sessions in that another table has exported, as far as they are still allowed and nothing here is in their way. An error: it is no such state, and
 // nothing was taken in.
-func (t *table) restore(do between, state []byte, now time.Time) (taken, left int, err error) {
+func (t *table) restore(do nf.Between, state []byte, now time.Time) (taken, left int, err error) {
 	rest, ok := bytes.CutPrefix(state, []byte(stateHead))
 	size := binary.Size(record{})
 	switch {
@@ -100,7 +81,7 @@ func (t *table) restore(do between, state []byte, now time.Time) (taken, left in
 			sessions = append(sessions, s)
 		}
 	}
-	for some := range slices.Chunk(sessions, atOnce) {
+	for some := range slices.Chunk(sessions, nf.AtOnce) {
 		do(func() {
 			for _, s := range some {
 				if t.fits(s) {
@@ -115,7 +96,7 @@ func (t *table) restore(do between, state []byte, now time.Time) (taken, left in
 
 // follow fills a table that is not in force yet with the sessions of one that is, as far as its own configuration allows them. Frames go on meanwhile. What they change is noted
 // and followed, until it is of few sessions: rest does these, between the same two frames between which the table comes into force.
-func (t *table) follow(do between, old *table, few int, now time.Time) (rest func()) {
+func (t *table) follow(do nf.Between, old *table, few int, now time.Time) (rest func()) {
 	do(func() { old.follows, old.changes = true, nil })
 	all := old.copies(do)
 	for i := range all {
@@ -128,7 +109,7 @@ func (t *table) follow(do between, old *table, few int, now time.Time) (rest fun
 				changed, old.changes = old.changes, nil
 			}
 		})
-		for some := range slices.Chunk(changed, atOnce) {
+		for some := range slices.Chunk(changed, nf.AtOnce) {
 			as := make([]session, 0, len(some))
 			do(func() {
 				for _, s := range some {

@@ -163,34 +163,27 @@ func TestFramesDoNotWaitForAFullTable(t *testing.T) {
 	from := full(t, &cfg, now)
 	for _, x := range []struct {
 		name string
-		f    func(do between) int // how many sessions it was about
+		f    func(do nf.Between) int // how many sessions it was about
 	}{
-		{"export", func(do between) int {
+		{"export", func(do nf.Between) int {
 			return (len(from.export(do, now)) - len(stateHead)) / binary.Size(record{})
 		}},
-		{"import", func(do between) int {
+		{"import", func(do nf.Between) int {
 			taken, _, err := newTable(&cfg).restore(do, from.export(direct, now), now)
 			must(t, err)
 			return taken
 		}},
-		{"reload", func(do between) int {
+		{"reload", func(do nf.Between) int {
 			to := newTable(&cfg)
-			do(to.follow(do, from, atOnce, now))
+			do(to.follow(do, from, nf.AtOnce, now))
 			return len(to.all)
 		}},
 	} {
-		var longest, all time.Duration
-		times := 0
-		begin := time.Now()
-		n := x.f(func(f func()) {
-			begin := rig.ThreadTime(t)
-			f()
-			d := rig.ThreadTime(t) - begin
-			longest, all, times = max(longest, d), all+d, times+1
-		})
+		n, begin := 0, time.Now()
+		times, all, longest := rig.Waits(t, func(do func(func())) { n = x.f(do) })
 		t.Logf("%s of %d sessions: %s; frames wait %d times, for %s of processor time in all, %s at once", x.name, n, time.Since(begin), times, all, longest)
-		if n != maxSessions || times < maxSessions/atOnce {
-			t.Errorf("%s: %d sessions in %d pieces: want %d, at most %d at once", x.name, n, times, maxSessions, atOnce)
+		if n != maxSessions || times < maxSessions/nf.AtOnce {
+			t.Errorf("%s: %d sessions in %d pieces: want %d, at most %d at once", x.name, n, times, maxSessions, nf.AtOnce)
 		}
 	}
 }

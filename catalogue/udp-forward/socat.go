@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -58,30 +57,11 @@ func openStack() (*stack, error) {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
 	defer h.Close()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = stackLink, stackMTU
-	if err := h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: loopLink, PeerMTU: stackMTU}); err != nil {
-		return nil, fmt.Errorf("make the pair %s, %s: %w (capability CAP_NET_ADMIN)", stackLink, loopLink, err)
+	up, err := nf.StackLinks(h, stackLink, loopLink, stackMTU)
+	if err != nil {
+		return nil, err
 	}
-	var own netlink.Link
-	for _, name := range []string{"lo", loopLink, stackLink} {
-		l, err := h.LinkByName(name)
-		if err == nil && name != "lo" {
-			if err = h.LinkSetIP6AddrGenMode(l, 1); errors.Is(err, unix.EAFNOSUPPORT) { // IN6_ADDR_GEN_MODE_NONE: it says nothing for itself
-				err = nil
-			}
-			if err == nil {
-				err = h.LinkSetARPOff(l)
-			}
-		}
-		if err == nil {
-			err = h.LinkSetUp(l)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("interface %s: %w", name, err)
-		}
-		own = l // the last one
-	}
+	own := up[stackLink]
 	if err := h.AddrAdd(own, &netlink.Addr{IPNet: &net.IPNet{IP: stackAddress.AsSlice(), Mask: net.CIDRMask(32, 32)}}); err != nil {
 		return nil, fmt.Errorf("address %s: %w", stackAddress, err)
 	}
