@@ -493,17 +493,25 @@ func (s *Store) ImportFrom(ctx context.Context, r io.Reader, as string) ([]Image
 func (s *Store) Free() (int64, error) {
 	at := s.own
 	for {
-		var disk unix.Statfs_t
-		err := unix.Statfs(at, &disk)
+		bytes, _, err := free(at)
 		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) { // nothing was stored yet
 			at = filepath.Dir(at)
 			continue
 		}
-		if err != nil {
-			return 0, fmt.Errorf("free space of %s: %w", at, err)
-		}
-		return int64(disk.Bavail) * disk.Bsize, nil
+		return bytes, err
 	}
+}
+
+// free is for how many bytes and files the disk of a directory has room; files: -1 where the file system has no bound.
+func free(dir string) (bytes, files int64, err error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return 0, 0, fmt.Errorf("free space of %s: %w", dir, err)
+	}
+	if files = int64(disk.Ffree); disk.Files == 0 {
+		files = -1
+	}
+	return int64(disk.Bavail) * disk.Bsize, files, nil
 }
 
 // Export writes this machine's platform of an image as an OCI archive, a tar file that Import, skopeo and Podman read. The same image gives the same bytes.

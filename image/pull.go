@@ -499,16 +499,22 @@ func checkRedirect(to *http.Request, via []*http.Request) error {
 	from := via[0].URL
 	switch {
 	case len(via) >= redirects:
-		return fmt.Errorf("%w: %s leads from one address to the next, more than %d times", ErrCorrupt, from.Host, redirects)
+		return redirectError(fmt.Sprintf("registry %s leads from one address to the next, more than %d times: tell who runs it", from.Host, redirects))
 	case from.Scheme == "https" && to.URL.Scheme != "https":
-		return fmt.Errorf("%w: %s leads to %s, which does not speak TLS", ErrCorrupt, from.Host, clipped(to.URL.Host))
+		return redirectError(fmt.Sprintf("registry %s leads to %s, which does not speak TLS: tell who runs it", from.Host, clipped(to.URL.Host)))
 	case reach(to.URL.Hostname()) > reach(from.Hostname()):
-		return fmt.Errorf("%w: %s leads to %s, an address of this machine or its link", ErrCorrupt, from.Host, clipped(to.URL.Host))
+		return redirectError(fmt.Sprintf("registry %s leads to %s, an address of this machine or its link: it is not followed there", from.Host, clipped(to.URL.Host)))
 	}
 	return nil
 }
 
 const redirects = 10
+
+// redirectError is about a redirect that is not followed. Like what is corrupt it is not tried again.
+type redirectError string
+
+func (e redirectError) Error() string      { return string(e) }
+func (redirectError) Is(target error) bool { return target == ErrCorrupt } //nolint:errorlint // this is what errors.Is asks
 
 // reach of a host's name or address: 0 for everybody, 1 for this machine, 2 for its link, where clouds keep what is for the machine alone.
 func reach(host string) int {
@@ -560,13 +566,13 @@ func (p *puller) admit(ctx context.Context, top v1.Descriptor, digest v1.Hash, m
 
 // room refuses what the disk cannot hold beside the image.
 func (p *puller) room(beside int64) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(string(p.into), &disk); err != nil {
-		return fmt.Errorf("free space of %s: %w", p.into, err)
+	there, _, err := free(string(p.into))
+	if err != nil {
+		return err
 	}
 	const mib = 1 << 20
-	if free := int64(disk.Bavail)*disk.Bsize - p.o.Reserve; p.all+beside > free {
-		return fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+beside+mib-1)/mib, p.into, max(free, 0)/mib, unix.ENOSPC)
+	if room := there - p.o.Reserve; p.all+beside > room {
+		return fmt.Errorf("it has %d MiB, and %s has room for %d MiB: free some space there or choose another --root: %w", (p.all+beside+mib-1)/mib, p.into, max(room, 0)/mib, unix.ENOSPC)
 	}
 	return nil
 }
@@ -576,14 +582,11 @@ func (p *puller) left() error {
 	if p.o.Reserve <= 0 {
 		return nil
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(string(p.into), &disk); err != nil {
-		return fmt.Errorf("free space of %s: %w", p.into, err)
+	there, _, err := free(string(p.into))
+	if err == nil && there < p.o.Reserve {
+		err = fmt.Errorf("%s has %d MiB free, and %d stay free: free some space there, then pull it again, which goes on where it was: %w", p.into, there>>20, p.o.Reserve>>20, unix.ENOSPC)
 	}
-	if free := int64(disk.Bavail) * disk.Bsize; free < p.o.Reserve {
-		return fmt.Errorf("%s has %d MiB free, and %d stay free: free some space there, then pull it again, which goes on where it was: %w", p.into, free>>20, p.o.Reserve>>20, unix.ENOSPC)
-	}
-	return nil
+	return err
 }
 
 // blob fetches one, once, whoever else wants it now, and goes on where an earlier try was cut.

@@ -171,18 +171,18 @@ func (s *Store) checkRoom(ctx context.Context, e *entry) error {
 			missing.files += all.files - before.files
 		}
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(s.layersDir(), &disk); err != nil {
-		return fmt.Errorf("free space of %s: %w", s.layersDir(), err)
+	room, files, err := free(s.layersDir())
+	if err != nil {
+		return err
 	}
 	const mib = 1 << 20
-	if free := int64(disk.Bavail) * disk.Bsize; missing.bytes > free {
+	if missing.bytes > room {
 		return fmt.Errorf("it needs %d MiB in %s, which has %d MiB free: free some space there or choose another --root: %w",
-			(missing.bytes+mib-1)/mib, s.layersDir(), free/mib, unix.ENOSPC)
+			(missing.bytes+mib-1)/mib, s.layersDir(), room/mib, unix.ENOSPC)
 	}
-	if disk.Files > 0 && missing.files > int64(disk.Ffree) { // 0: the file system has no bound
+	if files >= 0 && missing.files > files {
 		return fmt.Errorf("it needs %d files in %s, which has room for %d: remove some there or choose another --root: %w",
-			missing.files, s.layersDir(), disk.Ffree, unix.ENOSPC)
+			missing.files, s.layersDir(), files, unix.ENOSPC)
 	}
 	return nil
 }
