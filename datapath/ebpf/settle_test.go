@@ -230,13 +230,13 @@ func TestTheBarOfASYNStands(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary.NativeEndian.PutUint16(key, s.ports.fns["fw"].Ports[0].Slot)
-	const shift, bar = 20, 191 // bpf/weir.h: TICK_SHIFT, SETTLE_BAR
+	const bar = 191 // bpf/weir.h: SETTLE_BAR
 	tick := func() uint64 {
-		var at unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &at); err != nil {
+		at, err := coarse()
+		if err != nil {
 			t.Fatal(err)
 		}
-		return uint64(at.Nano()) >> shift
+		return at
 	}
 	flows := h.table(t, "fw")
 	for begun := tick(); tick()-begun < 2000; {

@@ -195,7 +195,7 @@ func (f *forwarding) Measure(ctx context.Context, length time.Duration) (m Measu
 	return m, err
 }
 
-// warming up has an end.
+// mostCold is how long processors may take to find each other.
 const mostCold = 15 * time.Second
 
 // warm sends datagrams until some arrive: addresses are known then. Processors that look for the next one each second, and wait for an answer for some, need a moment.
