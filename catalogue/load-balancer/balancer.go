@@ -225,7 +225,7 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		m = b.parts[partOf(nf.Up, p)].member
 	} else if v := b.at[place{p.Proto, netip.AddrPortFrom(p.Dst, p.DstPort)}]; v != nil && p.SrcPort != 0 {
 		c := b.choose(v, p, now)
-		m, settles = member{v, c.target}, c.settles(nf.Up, p)
+		m, settles = member{v, c.target}, b.table.settles(c, nf.Up, p)
 		b.remember(nf.Up, p, m, now)
 	}
 	if m.s == nil {
@@ -338,7 +338,7 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	return true
 }
 
-// answered notes that a target has spoken. A connection that is older than this instance becomes known by that. settles: see connection.settles.
+// answered notes that a target has spoken. A connection that is older than this instance becomes known by that. settles: see table.settles.
 func (b *balancer) answered(m member, p *nf.Packet, now time.Time) (settles bool) {
 	k := key{m.s.index, netip.AddrPortFrom(p.Dst, p.DstPort)}
 	c := b.table.all[k]
@@ -353,7 +353,7 @@ func (b *balancer) answered(m member, p *nf.Packet, now time.Time) (settles bool
 	if p.Proto == nf.TCP && p.Flags&nf.RST != 0 {
 		b.table.touch(c, closing, now)
 	}
-	return c.settles(nf.Down, p)
+	return b.table.settles(c, nf.Down, p)
 }
 
 // errorUp takes an ICMP error of a client, or of a router on the way to it, about a packet of the virtual address.

@@ -69,6 +69,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	}
 	defer l.frames.Close()
 	b.send, b.settle, b.unsettle = l.frames.Send, l.settler.RewriteAt, l.settler.Reset
+	b.table.carried = func() bool { return l.settler.Counters().Settled > 0 }
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

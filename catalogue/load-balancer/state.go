@@ -37,6 +37,9 @@ func (t *table) copies(do nf.Between) []connection {
 // export is the table's state: every connection whose client has spoken, and its target.
 func (b *balancer) export(do nf.Between, now time.Time) []byte {
 	all := b.table.copies(do)
+	for i := range all {
+		all[i].used = b.table.lastUsed(&all[i], now)
+	}
 	slices.SortFunc(all, func(x, y connection) int { return y.used.Compare(x.used) })
 	out := []byte(stateHead)
 	for _, c := range all[:min(len(all), mostExported)] {
