@@ -129,7 +129,7 @@ type Agent struct {
 	slots   chan struct{} // bounds concurrent container operations
 	reloads chan struct{} // and commands of functions' contracts: those that take a config
 	hands   chan struct{} // and those that hand state over
-	fetches chan struct{} // and states that are fetched from other hosts
+	fetches *fetches      // and states that are fetched from other hosts
 	gives   chan struct{} // and that are given to them
 	left    left
 	intent  *intent
@@ -196,7 +196,7 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
-		fetches: make(chan struct{}, fetchAtOnce), gives: make(chan struct{}, giveAtOnce),
+		fetches: newFetches(), gives: make(chan struct{}, giveAtOnce),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		hurry:  make(chan struct{}, 1),
 		chains: map[string]api.ChainSpec{}, policies: map[string]api.PolicySpec{},

@@ -92,6 +92,7 @@ type function struct {
 	unheard   string  // the hash of one that it gave no answer to
 	carried   []byte  // state for the next instance; nil: none
 	handed    bool    // its new host has its state, or it is kept for that
+	lacks     bool    // it has come from another host, and its state has not
 }
 
 // prepared is what a generation of the spec came to; while its container runs nothing of it is looked at again.
@@ -278,6 +279,9 @@ func (f *function) run(ctx context.Context) {
 	defer f.stopSockets()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	f.mu.Lock()
+	f.lacks = !f.forgot && f.moves(f.want)
+	f.mu.Unlock()
 	for {
 		select {
 		case <-ctx.Done():
@@ -301,6 +305,7 @@ func (f *function) run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
+			f.lacks = !f.alive && f.moves(want)
 			if err == nil && (f.alive || f.have != container.Running) { // not while a start is under way: traffic waits for that
 				err = f.collect(ctx)
 			}

@@ -16,12 +16,14 @@ import (
 
 // A function that is placed on another host takes its state there. When the new instance is up, and before frames go there, its agent asks the manager for the state, which
 // asks the agent of the former host. That one exports then, from the instance that goes on forwarding: so the state is new, and the manager keeps nothing of it. A function
-// that has to go before it is asked (no rule leads to it) leaves its state in its agent's memory, for a while.
+// that has to go before it is asked (no rule leads to it) leaves its state in its agent's memory, for a while. So does one that was asked: its function may come back before the
+// manager has heard that it was up elsewhere. Then its former host is the host itself, and the state is taken from that memory.
 
 // Bounds of states that move between hosts.
 const (
 	fetchFor    = 15 * time.Second // from the question until the state is here. It can be waited for in vain so long
 	fetchAtOnce = 4
+	fetchOfOne  = 2 // former host: one that hangs leaves the others' functions their places
 	giveAtOnce  = 8
 	leftFor     = 3 * time.Minute  // that a function's state is kept when it is gone
 	leftBytes   = 2 * api.MaxState // of all functions that are gone
@@ -34,8 +36,15 @@ func (f *function) fetch(ctx context.Context, want api.Function, img image.Image
 		return
 	}
 	f.applied.Came = want.Placement.Since // also if the instance dies of it: not again
+	own, kept := f.a.left.take(f.uid, time.Now())
 	if len(img.Contract.Import) > 0 {
-		state, err := f.a.stateOf(ctx, f.name)
+		state, err := own.state, own.err
+		switch former := want.Placement.FormerHost; {
+		case former != f.a.Host:
+			state, err = f.a.stateOf(ctx, f.name, former)
+		case !kept:
+			err = f.a.nothing(f.name)
+		}
 		if err == nil && state != nil {
 			err = f.bring(ctx, f.container(), img, state)
 		}
@@ -55,10 +64,10 @@ func (f *function) arrived(want api.Function) {
 	}
 }
 
-// moves tells whether the function has come from another host, and its state was not asked for.
+// moves tells whether the function has come from another host, or back from one where it was not up, and its state was not asked for.
 func (f *function) moves(want api.Function) bool {
 	p := want.Placement
-	return p != nil && p.FormerHost != "" && p.FormerHost != f.a.Host && !p.Since.Equal(f.applied.Came)
+	return p != nil && p.FormerHost != "" && !p.Since.Equal(f.applied.Came)
 }
 
 func (f *function) came() {
@@ -68,16 +77,66 @@ func (f *function) came() {
 }
 
 // stateOf fetches the state of a function from its former host.
-func (a *Agent) stateOf(ctx context.Context, function string) ([]byte, error) {
+func (a *Agent) stateOf(ctx context.Context, function, former string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, fetchFor, fmt.Errorf("its former host has not given it within %v", fetchFor))
 	defer cancel()
+	leave, err := a.fetches.enter(ctx, former)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return a.API.FunctionState(ctx, function)
+}
+
+// fetches bounds the states that are fetched at a time: fetchAtOnce, and fetchOfOne of one former host.
+type fetches struct {
+	all chan struct{}
+
+	mu sync.Mutex
+	by map[string]*fetchesOf
+}
+
+// fetchesOf are those of one former host.
+type fetchesOf struct {
+	places chan struct{}
+	users  int // that have a place, or wait for one
+}
+
+func newFetches() *fetches {
+	return &fetches{all: make(chan struct{}, fetchAtOnce), by: map[string]*fetchesOf{}}
+}
+
+// enter waits for a place of a former host, then for one of all; leave ends it.
+func (f *fetches) enter(ctx context.Context, former string) (leave func(), err error) {
+	f.mu.Lock()
+	of := f.by[former]
+	if of == nil {
+		of = &fetchesOf{places: make(chan struct{}, fetchOfOne)}
+		f.by[former] = of
+	}
+	of.users++
+	f.mu.Unlock()
+	gone := func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if of.users--; of.users == 0 {
+			delete(f.by, former)
+		}
+	}
 	select {
-	case a.fetches <- struct{}{}:
-		defer func() { <-a.fetches }()
+	case of.places <- struct{}{}:
 	case <-ctx.Done():
+		gone()
 		return nil, context.Cause(ctx)
 	}
-	return a.API.FunctionState(ctx, function)
+	select {
+	case f.all <- struct{}{}:
+	case <-ctx.Done():
+		<-of.places
+		gone()
+		return nil, context.Cause(ctx)
+	}
+	return func() { <-f.all; <-of.places; gone() }, nil
 }
 
 // question asks a function's goroutine for the state of its instance.
@@ -98,28 +157,39 @@ func (f *function) answer(ctx context.Context, q question) {
 	defer cancel()
 	defer context.AfterFunc(q.ctx, cancel)()
 	var h handed
+	if f.lacks { // then that of the instance before it, if this host has it
+		var kept bool
+		if h, kept = f.a.left.give(f.uid, time.Now()); !kept {
+			h.err = f.a.nothing(f.name)
+		}
+		q.answer <- h
+		return
+	}
 	h.state, h.err = f.export(ctx)
-	f.handed = f.handed || h.err == nil
+	if h.err == nil {
+		f.handed = true
+		f.a.left.put(f.uid, h, true, time.Now()) // the function may come back
+	}
 	q.answer <- h
 }
 
-// leave keeps the state of a function that goes because it was placed elsewhere, if nobody has asked for it yet.
+// leave keeps the state of a function that goes because it was placed elsewhere, if nobody has asked for it yet. It may be placed here again by now.
 func (f *function) leave(ctx context.Context) {
-	if f.handed || !f.a.intent.elsewhere(f.name, f.uid, f.a.Host) {
+	if f.handed || f.lacks || !f.a.intent.placed(f.name, f.uid) {
 		return
 	}
 	var h handed
 	h.state, h.err = f.export(ctx)
-	f.a.left.put(f.uid, h, time.Now())
+	f.a.left.put(f.uid, h, false, time.Now())
 	f.handed = true
 }
 
-// elsewhere tells whether a function is placed on another host now.
-func (i *intent) elsewhere(function, uid, here string) bool {
+// placed tells whether a function is placed on a host now.
+func (i *intent) placed(function, uid string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	f, ok := i.now.functions[function]
-	return ok && f.UID == uid && f.Deleting == nil && f.At() != "" && f.At() != here
+	return ok && f.UID == uid && f.Deleting == nil && f.At() != ""
 }
 
 // State is that of a function with a UID that moves to another host, and its length; nil: it has none. The caller closes it.
@@ -160,13 +230,18 @@ func (a *Agent) state(ctx context.Context, function, uid string) handed {
 			return handed{err: ctx.Err()}
 		}
 	}
-	if h, ok := a.left.take(uid, time.Now()); ok {
+	if h, ok := a.left.give(uid, time.Now()); ok {
 		return h
 	}
-	return handed{err: api.Refuse(http.StatusConflict, fmt.Sprintf("host %s has nothing of function %s any more", a.Host, function))}
+	return handed{err: a.nothing(function)}
 }
 
-// left are the states of functions that are gone and that their new hosts have not asked for, the oldest first.
+// nothing is the answer of a host that has no state of a function.
+func (a *Agent) nothing(function string) error {
+	return api.Refuse(http.StatusConflict, fmt.Sprintf("host %s has nothing of function %s any more", a.Host, function))
+}
+
+// left are the states of functions that are gone, and of those that gave theirs to another host, the oldest first.
 type left struct {
 	mu    sync.Mutex
 	all   []leftState
@@ -175,18 +250,22 @@ type left struct {
 
 type leftState struct {
 	handed
-	uid string
-	at  time.Time
+	uid   string
+	given bool // another host has it
+	at    time.Time
 }
 
-// put keeps a state. The oldest go if there is no room.
-func (l *left) put(uid string, h handed, now time.Time) {
+// put keeps a state in place of an earlier one. If there is no room, those go first that another host has, then the oldest.
+func (l *left) put(uid string, h handed, given bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = append(l.all, leftState{h, uid, now})
+	if i := l.find(uid); i >= 0 {
+		l.drop(i)
+	}
+	l.all = append(l.all, leftState{h, uid, given, now})
 	l.bytes += len(h.state)
 	for l.bytes > leftBytes || len(l.all) > leftMost {
-		l.drop(0)
+		l.drop(max(slices.IndexFunc(l.all, func(s leftState) bool { return s.given }), 0))
 	}
 	time.AfterFunc(leftFor, func() { l.take("", time.Now()) })
 }
@@ -195,16 +274,37 @@ func (l *left) put(uid string, h handed, now time.Time) {
 func (l *left) take(uid string, now time.Time) (handed, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.all) > 0 && now.Sub(l.all[0].at) >= leftFor {
-		l.drop(0)
-	}
-	i := slices.IndexFunc(l.all, func(s leftState) bool { return s.uid == uid })
+	l.expire(now)
+	i := l.find(uid)
 	if i < 0 {
 		return handed{}, false
 	}
 	h := l.all[i].handed
 	l.drop(i)
 	return h, true
+}
+
+// give gives a state to another host. It stays until it is too old: the function may come back.
+func (l *left) give(uid string, now time.Time) (handed, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expire(now)
+	i := l.find(uid)
+	if i < 0 {
+		return handed{}, false
+	}
+	l.all[i].given = true
+	return l.all[i].handed, true
+}
+
+func (l *left) find(uid string) int {
+	return slices.IndexFunc(l.all, func(s leftState) bool { return s.uid == uid })
+}
+
+func (l *left) expire(now time.Time) {
+	for len(l.all) > 0 && now.Sub(l.all[0].at) >= leftFor {
+		l.drop(0)
+	}
 }
 
 func (l *left) drop(i int) {

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"errors"
+	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -73,6 +75,16 @@ func (p *pair) lead(host string, to bool) {
 	})
 }
 
+// awayUntilGone moves the function fw from h1 to h2, where it is not up, and waits until nothing of it is at h1.
+func (p *pair) awayUntilGone() {
+	p.t.Helper()
+	h1, h2 := p.hosts["h1"], p.hosts["h2"]
+	p.move("h1")
+	h2.sw.Hang("fw", true)
+	h2.put("fw", api.FunctionSpec{Host: "h2"})
+	h1.until("the former instance is gone", func() bool { list, err := h1.runtime.List(p.t.Context()); return err == nil && len(list) == 0 })
+}
+
 // What a function on another host knew comes with it: from the instance that still forwards, or from what that one left behind. Without it the function works all the same,
 // and an event says why.
 func aFunctionThatMovesTakesItsStateAlong(t *testing.T) {
@@ -136,6 +148,55 @@ func aFunctionThatMovesTakesItsStateAlong(t *testing.T) {
 		if f := h1.function("fw"); f.Placement.FormerHost != "" || len(h1.runtime.Taken())+len(h2.runtime.Taken()) > 0 || h1.tells("StateLost", "") {
 			t.Errorf("placement %+v; h1 took %q, h2 %q", f.Placement, h1.runtime.Taken(), h2.runtime.Taken())
 		}
+	})
+	for name, between := range map[string]func(p *pair){
+		"a function that comes back after it went": func(*pair) {},
+		"one whose state the other host took, of which the manager does not know": func(p *pair) {
+			h1 := p.hosts["h1"]
+			state, _, err := h1.agent.State(p.t.Context(), "fw", h1.function("fw").UID)
+			h1.must(nil, err)
+			got, err := io.ReadAll(state)
+			if err := errors.Join(err, state.Close()); err != nil || string(got) != "sessions\n" {
+				p.t.Errorf("h2 is given %q, %v", got, err)
+			}
+		},
+		"one that goes once more before it was up": func(p *pair) {
+			h1, h2 := p.hosts["h1"], p.hosts["h2"]
+			h1.sw.Hang("fw", true)
+			h1.put("fw", api.FunctionSpec{Host: "h1"})
+			h1.until("h1 has begun anew", func() bool { list, err := h1.runtime.List(p.t.Context()); return err == nil && len(list) == 1 })
+			h1.runtime.Fail("Exec", errors.New("this instance has no state yet"))
+			h2.put("fw", api.FunctionSpec{Host: "h2"})
+			h1.until("h1 has ended it", func() bool { list, err := h1.runtime.List(p.t.Context()); return err == nil && len(list) == 0 })
+			h1.runtime.Fail("Exec", nil)
+			h1.sw.Hang("fw", false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPair(t, keeps)
+			p.awayUntilGone()
+			between(p)
+			p.move("h1")
+			h1 := p.hosts["h1"]
+			if taken := h1.runtime.Taken(); len(taken) != 1 || !strings.HasSuffix(taken[0], " sessions") || h1.tells("StateLost", "") {
+				t.Errorf("h1 took %q", taken)
+			}
+			if f := h1.function("fw"); f.Placement.FormerHost != "" {
+				t.Errorf("it is up: %+v", f.Placement)
+			}
+		})
+	}
+	t.Run("one that comes back to an agent that has lost what it left", func(t *testing.T) {
+		t.Parallel()
+		p := newPair(t, keeps)
+		p.awayUntilGone()
+		h1 := p.hosts["h1"]
+		h1.stop()
+		h1.start()
+		p.reachable("h1", true)
+		p.move("h1")
+		h1.until("an event says that the state is lost", func() bool { return h1.tells("StateLost", "host h1 has nothing of function fw any more") })
 	})
 	for name, x := range map[string]struct {
 		contract image.Contract

@@ -254,7 +254,8 @@ type Placement struct {
 
 	// Of policies, so that host and router hand frames over to each other (see AssignmentSpec): the number of the decision, which is greater
 	// than those of all earlier ones, and who steered the policy before. Of functions FormerHost
-	// is where it was up last, and has its state; it is there until the function is up where it is now.
+	// is where it was up last, and has its state; it is there until the function is up where it is now. It is Host itself
+	// where a function comes back before it was up elsewhere.
 	Decision     int64  `json:"decision,omitempty"`
 	FormerHost   string `json:"former_host,omitempty"`
 	FormerRouter bool   `json:"former_router,omitempty"`

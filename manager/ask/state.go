@@ -62,7 +62,7 @@ func (a *Asker) state(w http.ResponseWriter, r *http.Request) error {
 	if isAgent && f.At() != who.Host || !isAgent && !web.CallerOf(r).Self {
 		return api.Refuse(http.StatusForbidden, fmt.Sprintf("the state of function %s is for the agent of its host", name))
 	}
-	if f.Placement == nil || f.Placement.FormerHost == "" {
+	if f.Placement == nil || f.Placement.FormerHost == "" || f.Placement.FormerHost == f.At() {
 		return api.Refuse(http.StatusNotFound, fmt.Sprintf("function %s has come from no other host, or is up already", name))
 	}
 	leave, err := a.states.enter(who.Host)

@@ -326,7 +326,7 @@ func (st *state) decided(d placement.Decision) {
 		return
 	}
 	message := fmt.Sprintf("moved from %s to %s: %s", d.From, d.Placement.Host, d.Placement.Reason)
-	d.Placement.FormerHost = formerHost(st.get(api.KindFunction, d.Function), d.Placement.Host)
+	d.Placement.FormerHost = formerHost(st.get(api.KindFunction, d.Function))
 	s := api.FunctionStatus{State: api.FunctionPending}
 	s.Say(st.waiting(api.ReasonMoved, message))
 	st.place(api.KindFunction, d.Function, d.Placement, s)
@@ -340,17 +340,14 @@ func (st *state) decided(d placement.Decision) {
 	st.Tell(api.Event{Severity: severity, Reason: "FunctionMoved", Kind: api.KindFunction, Object: d.Function, Host: d.Placement.Host, Message: message})
 }
 
-// formerHost is where a function that moves has its state: where it is, if it is up there, else where it came from before. "": nowhere but at its new host.
-func formerHost(o *object.Object, to string) string {
-	former := o.Placement.FormerHost
+// formerHost is where a function that moves has its state: where it is, if it is up there, else where it came from before. That is its new host itself where it comes back
+// before it was up elsewhere.
+func formerHost(o *object.Object) string {
 	var s api.FunctionStatus
 	if json.Unmarshal(o.Status, &s) == nil && s.State == api.FunctionStarted && s.Host == o.At() {
-		former = o.At()
+		return o.At()
 	}
-	if former == to {
-		return ""
-	}
-	return former
+	return o.Placement.FormerHost
 }
 
 // unplaced tells why a function is nowhere. One that has a host stays there, as does its status: if that host comes back, it is true.
