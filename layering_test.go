@@ -69,7 +69,7 @@ var layers = map[string][]string{
 	"cli/service": {"cli/command", "api", "daemon/config", "instance"},
 	"cli/author":  {"cli/command", "container", "image", "solo"},
 	"cli/graph":   {"api"},
-	"cli/images":  {"cli/command", "image"},
+	"cli/images":  {"cli/command", "api", "image"},
 	"cli/lab":     {"cli/command", "api", "lab"},
 	"cli/testbed": {"cli/command", "testbed"},
 

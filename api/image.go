@@ -97,6 +97,28 @@ type ImageImport struct {
 	Items []Image `json:"items"`
 }
 
+// ImageGCRequest asks the manager to remove from its store what no image uses.
+type ImageGCRequest struct {
+	Plan bool `json:"plan,omitempty"` // remove nothing, only say what would go and what stays
+}
+
+// ImageGC is the answer: what was removed, or with a plan would be, and what stays.
+type ImageGC struct {
+	Plan        bool          `json:"plan,omitempty"`
+	Removed     []ImageGCItem `json:"removed"`
+	RemovedMore int           `json:"removed_more,omitempty"` // beside the first MaxImages that are listed
+	Kept        []ImageGCItem `json:"kept"`
+	KeptMore    int           `json:"kept_more,omitempty"`
+	Freed       int64         `json:"freed_bytes"` // of all that was removed, or would be
+}
+
+// ImageGCItem is a part of a store: a blob, what is left of a pull or an import, or an image.
+type ImageGCItem struct {
+	Name string `json:"name"` // of an image; sha256:... of a blob; else of a file
+	Size int64  `json:"size_bytes"`
+	Why  string `json:"why"` // it goes, or stays
+}
+
 // Images lists the images that hosts have, by name.
 func (c *Client) Images(ctx context.Context) (ImageList, error) {
 	var out ImageList
@@ -128,6 +150,13 @@ func (c *Client) EndImagePull(ctx context.Context, name string) error {
 func (c *Client) DeleteImage(ctx context.Context, name string) error {
 	_, err := c.call(ctx, http.MethodDelete, "/v1/images?"+url.Values{"image": {name}}.Encode(), nil, nil)
 	return err
+}
+
+// CollectImages removes from the manager's store what no image uses: what interrupted pulls and imports left.
+func (c *Client) CollectImages(ctx context.Context, r ImageGCRequest) (ImageGC, error) {
+	var out ImageGC
+	_, err := c.call(ctx, http.MethodPost, "/v1/images/gc", r, &out)
+	return out, err
 }
 
 // ImportImage gives the manager the images of an archive of size bytes, as `docker save` and `weir image export` write one. as is the name of the only image; empty:

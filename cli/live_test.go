@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/manager"
 	"weir.dev/weir/manager/ask"
+	"weir.dev/weir/manager/images"
 	"weir.dev/weir/router"
 	"weir.dev/weir/store"
 	"weir.dev/weir/store/mem"
@@ -98,7 +100,7 @@ func (fabric) SwitchRules(_ context.Context, name string) (api.SwitchRules, erro
 
 func serve(dir string, s store.Store) (url string, stop func(), err error) {
 	a := &hollow{}
-	m, err := manager.New(manager.Options{Store: s, Validate: router.ValidateChange, Trace: router.Trace, Fabric: fabric{},
+	m, err := manager.New(manager.Options{Store: s, Stock: &stock{}, Validate: router.ValidateChange, Trace: router.Trace, Fabric: fabric{},
 		Node: func(host string) ask.Node {
 			if host == "h2" {
 				return nil
@@ -122,6 +124,23 @@ func serve(dir string, s store.Store) (url string, stop func(), err error) {
 	wg.Go(func() { _ = l.Serve(ctx) })
 	wg.Go(func() { a.run(ctx, c) })
 	return "http://" + l.TCPAddr().String(), func() { cancel(); wg.Wait(); c.Close() }, nil
+}
+
+// stock has nothing but what an interrupted pull left.
+type stock struct {
+	images.Store
+	gone atomic.Bool
+}
+
+func (s *stock) List() ([]api.Image, error) { return nil, nil }
+
+func (s *stock) Collect(_ context.Context, plan bool) (api.ImageGC, error) {
+	out := api.ImageGC{Kept: []api.ImageGCItem{{Name: "fw:1", Size: 1 << 20, Why: "an image of the store"}}}
+	if !s.gone.Load() {
+		out.Removed, out.Freed = []api.ImageGCItem{{Name: "half", Size: 2048, Why: "an interrupted pull left it"}}, 2048
+		s.gone.Store(!plan)
+	}
+	return out, nil
 }
 
 // hollow is an agent without a machine. Functions of the image "broken" never come up, those of "slow" not in a test's time.

@@ -31,6 +31,8 @@ type Images interface {
 	// Own are the names of those that Delete takes out: others came with the program.
 	Own() ([]string, error)
 	Delete(ctx context.Context, names ...string) error
+	// Collect removes what no image uses.
+	Collect(ctx context.Context, o image.CollectOptions) (image.Collected, error)
 	// Handler serves all images as a registry, to read only.
 	Handler(token string) http.Handler
 	// Destroy unmounts whatever the instance mounted.

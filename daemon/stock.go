@@ -83,5 +83,20 @@ func (s stock) Import(ctx context.Context, archive io.Reader, as string) ([]api.
 	return out, nil
 }
 
+// Collect removes what no image uses, or with plan only says what it would remove. It does not wait: a pull may take an hour.
+func (s stock) Collect(ctx context.Context, plan bool) (api.ImageGC, error) {
+	c, err := s.images.Collect(ctx, image.CollectOptions{Plan: plan, Now: true})
+	if errors.Is(err, image.ErrBusy) {
+		return api.ImageGC{}, api.Refuse(http.StatusConflict, err.Error())
+	}
+	items := func(all []image.Collectable) (out []api.ImageGCItem) {
+		for _, x := range all {
+			out = append(out, api.ImageGCItem{Name: x.Name, Size: x.Size, Why: x.Why})
+		}
+		return out
+	}
+	return api.ImageGC{Plan: plan, Removed: items(c.Removed), Kept: items(c.Kept), Freed: c.Freed}, err
+}
+
 // Free is how many bytes there is room for.
 func (s stock) Free() (int64, error) { return s.images.Free() }

@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,8 +86,7 @@ func (s *Store) collectIdle(ctx context.Context) error {
 	if unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return nil // who is last collects
 	}
-	_, err = own.collect(false)
-	return err
+	return own.collect()
 }
 
 // checkName refuses a name that an imported image cannot have; "" is none of them.
@@ -520,7 +520,11 @@ func (s *Store) Export(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	d := v1.Descriptor{MediaType: img.parsed.MediaType, Size: int64(len(img.manifest)), Annotations: map[string]string{refAnnotation: ref}}
+	as := ref
+	if _, _, digest, _ := splitRef(ref); digest == "" { // a name without a tag means one with it: the archive says which
+		as = cmp.Or(img.entry.top.Annotations[refAnnotation], ref)
+	}
+	d := v1.Descriptor{MediaType: img.parsed.MediaType, Size: int64(len(img.manifest)), Annotations: map[string]string{refAnnotation: as}}
 	if d.Digest, err = img.Digest(); err != nil {
 		return err
 	}
@@ -634,21 +638,4 @@ func (s *Store) Delete(ctx context.Context, names ...string) error {
 		own = append(own, found)
 	}
 	return writable(s.own).remove(ctx, own...)
-}
-
-// Collect removes from the instance's own layout what no image uses, and what interrupted pulls left. It says how many bytes that was.
-func (s *Store) Collect(ctx context.Context) (int64, error) {
-	own := writable(s.own)
-	if _, err := os.Stat(s.own); err != nil {
-		return 0, nil // nothing is there
-	}
-	use, err := own.hold(ctx, useFile, unix.LOCK_EX)
-	if err != nil {
-		return 0, err
-	}
-	defer use.Close()
-	if err := s.dropOutside(ctx); err != nil {
-		return 0, err
-	}
-	return own.collect(true)
 }

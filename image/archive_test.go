@@ -149,7 +149,7 @@ func TestAnImportGoesOnWhileOthersCollect(t *testing.T) {
 		t.Errorf("what a killed import left is there: %v", err)
 	}
 	must(t, to.Delete(t.Context(), "other:1"))
-	_, err = to.Collect(t.Context())
+	_, err = to.Collect(t.Context(), CollectOptions{})
 	must(t, err)
 	_, err = w.Write(archive.Bytes()[512:])
 	must(t, errors.Join(err, w.Close(), <-over))

@@ -104,8 +104,7 @@ func (w writable) add(ctx context.Context, name string, blobs func() (v1.Descrip
 	d, err := blobs()
 	if errors.Is(err, ErrUnsigned) || errors.Is(err, ErrCorrupt) { // what came of it is of no use another time, and nobody would remove it
 		if unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			_, cerr := w.collect(false)
-			err = errors.Join(err, cerr)
+			err = errors.Join(err, w.collect())
 		}
 	}
 	if err != nil {
@@ -125,8 +124,7 @@ func (w writable) add(ctx context.Context, name string, blobs func() (v1.Descrip
 	if err := unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // who is last collects
 	}
-	_, err = w.collect(false)
-	return err
+	return w.collect()
 }
 
 // first makes an empty layout where there is none.
@@ -184,50 +182,7 @@ func (w writable) remove(ctx context.Context, names ...string) error {
 	if err != nil || unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return err
 	}
-	_, err = w.collect(false)
-	return err
-}
-
-// collect removes blobs that no image of the index uses, and with halves those that an interrupted pull would go on with. The caller has useFile for itself.
-func (w writable) collect(halves bool) (freed int64, err error) {
-	refs, err := readIndex(string(w))
-	if err != nil {
-		return 0, err
-	}
-	used := map[string]bool{}
-	for _, r := range refs {
-		if err := w.mark(r.desc, used); err != nil {
-			return 0, err
-		}
-	}
-	if err := w.keepReferrers(used); err != nil {
-		return 0, err
-	}
-	dirs := []string{filepath.Join("blobs", "sha256")}
-	if halves {
-		dirs = append(dirs, partialsDir)
-	}
-	for _, dir := range dirs {
-		files, err := os.ReadDir(filepath.Join(string(w), dir))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return freed, err
-		}
-		for _, f := range files {
-			if dir != partialsDir && used[f.Name()] || dir == partialsDir && w.goesOn(f.Name()) {
-				continue
-			}
-			if info, err := f.Info(); err == nil {
-				freed += info.Size()
-			}
-			if err := os.RemoveAll(filepath.Join(string(w), dir, f.Name())); err != nil {
-				return freed, err
-			}
-		}
-	}
-	return freed, nil
+	return w.collect()
 }
 
 // halfPrefix begins the names of directories of imports that go on.

@@ -217,43 +217,6 @@ func (w writable) changeReferrers(ctx context.Context, f func([]referrer) ([]ref
 	return instance.WriteShared(path, raw)
 }
 
-// keepReferrers marks the blobs of what is about images that are used, or outside. All else is taken off the list. The caller has useFile for itself.
-func (w writable) keepReferrers(used map[string]bool) error {
-	all, err := readReferrers(string(w))
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	gone := func(r referrer) bool { return r.desc.Annotations[outsideAnnotation] == "" && !used[r.subject.Hex] }
-	if slices.ContainsFunc(all, gone) {
-		err := w.changeReferrers(context.Background(), func(now []referrer) ([]referrer, error) { return slices.DeleteFunc(now, gone), nil })
-		if err != nil {
-			return err
-		}
-	}
-	for _, r := range all {
-		if !gone(r) {
-			if err := w.mark(r.desc, used); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// dropOutside takes off the own layout's list what is about images that no layout has any more.
-func (s *Store) dropOutside(ctx context.Context) error {
-	own := writable(s.own)
-	all, err := readReferrers(s.own)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	return own.changeReferrers(ctx, func(now []referrer) ([]referrer, error) {
-		return slices.DeleteFunc(now, func(r referrer) bool {
-			return !slices.ContainsFunc(s.dirs, func(dir string) bool { _, err := os.Stat(blobPath(dir, r.subject)); return err == nil })
-		}), nil
-	})
-}
-
 // artifacts about some digests, read whole from the layouts, in bounds: what is damaged or too large is an error.
 func (s *Store) artifacts(of ...v1.Hash) (out []artifact, err error) {
 	refs, err := s.referrers(of...)

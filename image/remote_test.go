@@ -361,9 +361,9 @@ func TestRegistriesThatLie(t *testing.T) {
 			if all, lerr := to.List(); len(all) != 0 || lerr != nil {
 				t.Errorf("something is there: %v, %v", all, lerr)
 			}
-			freed, gerr := to.Collect(t.Context())
+			freed, gerr := to.Collect(t.Context(), CollectOptions{})
 			if left, _ := filepath.Glob(filepath.Join(to.own, "blobs", "sha256", "*")); gerr != nil || len(left) != 0 {
-				t.Errorf("%v are left after %d bytes, %v", left, freed, gerr)
+				t.Errorf("%v are left after %d bytes, %v", left, freed.Freed, gerr)
 			}
 		})
 	}

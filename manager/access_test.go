@@ -60,6 +60,7 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 		{"POST", "/v1/images/pulls", `{"reference":"registry.example.org/nf/filter:2"}`, admin},
 		{"DELETE", "/v1/images/pulls/1", "", admin},
 		{"POST", "/v1/images/import", "no archive", admin},
+		{"POST", "/v1/images/gc", `{"plan":true}`, admin},
 		{"DELETE", "/v1/images?image=none", "", admin},
 		{"GET", "/v1/switches/none/counters", "", viewer},
 		{"GET", "/v1/nonsense", "", viewer},

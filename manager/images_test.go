@@ -35,6 +35,7 @@ func (shelf) Pull(context.Context, string, images.PullOptions) (api.Image, error
 }
 func (shelf) Import(context.Context, io.Reader, string) ([]api.Image, error) { return nil, nil }
 func (shelf) Delete(context.Context, string) error                           { return nil }
+func (shelf) Collect(context.Context, bool) (api.ImageGC, error)             { return api.ImageGC{}, nil }
 func (shelf) Free() (int64, error)                                           { return 0, nil }
 
 func TestImagesOfAllHosts(t *testing.T) {

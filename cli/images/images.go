@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/cli/command"
 	"weir.dev/weir/image"
 )
@@ -431,27 +432,76 @@ func (a *images) remove() *cobra.Command {
 }
 
 func (a *images) collect() *cobra.Command {
-	return &cobra.Command{
+	var dry bool
+	cmd := &cobra.Command{
 		Use: "gc", Short: "Remove what no image uses",
-		Long:    "Remove from the instance's layout what no image uses: what interrupted pulls and imports left.",
-		Example: "  weir image gc",
+		Long: `Remove from the instance's layout what no image uses: what interrupted pulls and imports left. With --url or --socket it asks that Weir to do so with the
+images of its manager, which needs the role admin; without them it works on this host's files. While images are being pulled or imported, it waits on this
+host's files; a Weir that is asked, and --dry-run, refuse then.`,
+		Example: "  weir image gc\n  weir image gc --dry-run\n  weir image gc --url https://weir.example.org:7411 --token-file token",
 		Args:    command.NoArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			freed, err := s.Collect(cmd.Context())
+			got, err := a.garbage(cmd.Context(), dry)
 			if err != nil {
 				return coded(err)
 			}
-			if a.Structured() {
-				return a.Encode(map[string]any{"freed_bytes": freed})
-			}
-			fmt.Fprintf(a.Stdout, "%s freed\n", command.Size(freed))
-			return nil
+			return a.showGarbage(got)
 		},
 	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing: list what would go, and why the rest stays")
+	return cmd
+}
+
+// garbage removes what no image uses: a Weir does, if one is named, or else this process.
+func (a *images) garbage(ctx context.Context, dry bool) (api.ImageGC, error) {
+	if a.URL != "" || a.Socket != "" {
+		c, err := a.Client()
+		if err != nil {
+			return api.ImageGC{}, err
+		}
+		defer c.Close()
+		return c.CollectImages(ctx, api.ImageGCRequest{Plan: dry})
+	}
+	s, err := a.store()
+	if err != nil {
+		return api.ImageGC{}, err
+	}
+	got, err := s.Collect(ctx, image.CollectOptions{Plan: dry, Now: dry})
+	items := func(all []image.Collectable) []api.ImageGCItem {
+		out := []api.ImageGCItem{}
+		for _, x := range all {
+			out = append(out, api.ImageGCItem{Name: x.Name, Size: x.Size, Why: x.Why})
+		}
+		return out
+	}
+	return api.ImageGC{Plan: dry, Removed: items(got.Removed), Kept: items(got.Kept), Freed: got.Freed}, err
+}
+
+// showGarbage shows what was removed, or with a plan all that would be and what stays.
+func (a *images) showGarbage(got api.ImageGC) error {
+	if a.Structured() {
+		return a.Encode(got)
+	}
+	if !got.Plan {
+		fmt.Fprintf(a.Stdout, "%s freed\n", command.Size(got.Freed))
+		return nil
+	}
+	t := command.Table{Head: []string{"ACTION", "NAME", "SIZE", "WHY"}}
+	add := func(action string, items []api.ImageGCItem, more int) {
+		for _, i := range items {
+			t.Add(action, i.Name, command.Size(i.Size), i.Why)
+		}
+		if more > 0 {
+			t.Add(action, fmt.Sprintf("and %d more", more), "", "")
+		}
+	}
+	add("remove", got.Removed, got.RemovedMore)
+	add("keep", got.Kept, got.KeptMore)
+	if err := a.PrintTable(t); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.Stdout, "%s would be freed\n", command.Size(got.Freed))
+	return nil
 }
 
 func (a *images) serve() *cobra.Command {

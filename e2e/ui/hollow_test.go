@@ -80,6 +80,9 @@ func (s hollowImages) Fetch(_ context.Context, ref string, _ image.RemoteOptions
 func (hollowImages) ImportFrom(context.Context, io.Reader, string) ([]image.Image, error) {
 	return nil, image.ErrNotFound
 }
+func (hollowImages) Collect(context.Context, image.CollectOptions) (image.Collected, error) {
+	return image.Collected{}, nil
+}
 func (hollowImages) KeepOffers(ctx context.Context) { <-ctx.Done() }
 func (hollowImages) Handler(string) http.Handler    { return http.NotFoundHandler() }
 func (hollowImages) Destroy(context.Context) error  { return nil }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -77,6 +78,14 @@ func TestImagesComeByThePage(t *testing.T) {
 		return map[string]string{"registry": at.Addr().String(), "archive": archive}, nil
 	}
 	do["go on"] = func(question) (any, error) { goOn(); return nil, nil }
+	half := filepath.Join(r.Root, "images", "layout", ".partial", "half")
+	do["leftover"] = func(question) (any, error) {
+		return nil, errors.Join(os.MkdirAll(filepath.Dir(half), 0o700), os.WriteFile(half, []byte("half a layer"), 0o600))
+	}
+	do["leftover?"] = func(question) (any, error) {
+		_, err := os.Stat(half)
+		return map[string]bool{"there": err == nil}, nil
+	}
 	do["functions"] = func(q question) (any, error) {
 		_, err := r.Apply(ctx, fmt.Sprintf("functions: {pulled: {image: %q}, imported: {image: 'mine:2'}}\n", q.Name))
 		return nil, err

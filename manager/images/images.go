@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ type Store interface {
 	Import(ctx context.Context, archive io.Reader, as string) ([]api.Image, error)
 	// Delete takes one out by its name.
 	Delete(ctx context.Context, name string) error
+	// Collect removes what no image uses, or with plan only says what it would remove.
+	Collect(ctx context.Context, plan bool) (api.ImageGC, error)
 	// Free is how many bytes there is room for.
 	Free() (int64, error)
 }
@@ -46,6 +49,7 @@ const (
 	maxPulls     = 4 // that go on
 	maxEnded     = 20
 	maxWarnings  = 10
+	nameLength   = 12  // of a pull: characters of 5 random bits
 	maxReference = 512 // bytes
 	pullWithin   = time.Hour
 	importWithin = time.Hour
@@ -71,7 +75,6 @@ type Server struct {
 	imports web.Slots
 
 	mu    sync.Mutex
-	next  int
 	pulls []*pull // the oldest first
 }
 
@@ -97,6 +100,8 @@ func (s *Server) Routes() []web.Route {
 			Answers: map[int]any{204: nil}, Problems: []int{404}, Handler: s.remove},
 		{Method: "DELETE", Path: "/v1/images", ID: "delete-image", Needs: api.RoleAdmin, Kind: kind, Summary: "take an image from the manager: hosts that have it keep it, and functions that run go on",
 			Query: []string{"image"}, Answers: map[int]any{204: nil}, Problems: []int{404, 409}, Handler: s.drop},
+		{Method: "POST", Path: "/v1/images/gc", ID: "collect-images", Needs: api.RoleAdmin, Does: "gc", Kind: kind, Summary: "remove from the manager's store what no image uses: what interrupted pulls and imports left; with plan only say what would go, and why the rest stays",
+			Body: api.ImageGCRequest{}, Answers: map[int]any{200: api.ImageGC{}}, Problems: []int{409, 422}, Handler: s.collect},
 		{Method: "POST", Path: "/v1/images/import", ID: "import-image", Needs: api.RoleAdmin, Does: "import", Kind: kind,
 			Summary: "give the manager the images of an archive, at most 1 GiB, as `docker save`, `podman save` and `weir image export` write one; one archive at a time, with its length beforehand",
 			Query:   []string{"as"}, Body: web.Text(api.ImageArchiveType), Answers: map[int]any{200: api.ImageImport{}}, Problems: []int{409, 411, 422, 507}, Handler: s.take},
@@ -202,6 +207,9 @@ func (s *Server) pull(w http.ResponseWriter, r *http.Request) error {
 	return web.Answer(w, http.StatusAccepted, out)
 }
 
+// newName is the name of a pull: a client that remembers one finds no other under it after a restart.
+func newName() string { return strings.ToLower(rand.Text()[:nameLength]) }
+
 // begin a pull, unless the same goes on.
 func (s *Server) begin(q api.ImagePullRequest) (api.ImagePull, error) {
 	s.mu.Lock()
@@ -219,9 +227,8 @@ func (s *Server) begin(q api.ImagePullRequest) (api.ImagePull, error) {
 	if running >= maxPulls {
 		return api.ImagePull{}, api.Refuse(http.StatusServiceUnavailable, fmt.Sprintf("%d images are being pulled, the most at a time: try again when one is there, or end one", running))
 	}
-	s.next++
 	ctx, end := context.WithTimeout(context.Background(), pullWithin)
-	p := &pull{end: end, ImagePull: api.ImagePull{Name: strconv.Itoa(s.next), Reference: q.Reference, PlainHTTP: q.PlainHTTP, State: api.ImagePulling, Began: s.Now().UTC()}}
+	p := &pull{end: end, ImagePull: api.ImagePull{Name: newName(), Reference: q.Reference, PlainHTTP: q.PlainHTTP, State: api.ImagePulling, Began: s.Now().UTC()}}
 	s.pulls = append(s.pulls, p)
 	for over := len(s.pulls) - maxPulls - maxEnded; over > 0; over-- {
 		oldest := slices.IndexFunc(s.pulls, func(p *pull) bool { return p.State != api.ImagePulling }) // there are more than maxPulls
@@ -281,6 +288,39 @@ func (s *Server) drop(w http.ResponseWriter, r *http.Request) error {
 	s.Log.Info("image deleted", "image", name)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// collect what no image uses.
+func (s *Server) collect(w http.ResponseWriter, r *http.Request) error {
+	if err := s.there(); err != nil {
+		return err
+	}
+	var q api.ImageGCRequest
+	if err := web.ReadBody(w, r, &q); err != nil {
+		return err
+	}
+	web.Note(r).Idle = q.Plan
+	got, err := s.Store.Collect(r.Context(), q.Plan)
+	if err != nil {
+		return err
+	}
+	if !q.Plan {
+		s.Log.Info("images collected", "freed_bytes", got.Freed)
+	}
+	got.Plan = q.Plan
+	got.Removed, got.RemovedMore = first(got.Removed)
+	got.Kept, got.KeptMore = first(got.Kept)
+	return web.Answer(w, http.StatusOK, got)
+}
+
+// first are the first items of a list, and how many there are beside them.
+func first(all []api.ImageGCItem) (items []api.ImageGCItem, more int) {
+	items = slices.Clone(all[:min(len(all), api.MaxImages)])
+	for i := range items {
+		items[i].Name = strict.Clip(items[i].Name, maxReference)
+		items[i].Why = strict.Clip(items[i].Why, api.MaxImageText)
+	}
+	return append([]api.ImageGCItem{}, items...), len(all) - len(items)
 }
 
 // take the images of an archive.

@@ -27,6 +27,9 @@ type shelf struct {
 	taken int64
 	as    string
 	fails error
+
+	garbage int  // blobs that no image uses
+	busy    bool // a pull goes on
 }
 
 func (s *shelf) List() ([]api.Image, error) { return nil, nil }
@@ -72,6 +75,20 @@ func (s *shelf) Import(_ context.Context, archive io.Reader, as string) ([]api.I
 	defer s.mu.Unlock()
 	s.taken, s.as = n, as
 	return []api.Image{{Name: as, Digest: "sha256:2"}}, s.fails
+}
+
+func (s *shelf) Collect(_ context.Context, plan bool) (api.ImageGC, error) {
+	if s.busy {
+		return api.ImageGC{}, api.Refuse(http.StatusConflict, "images are being pulled")
+	}
+	out := api.ImageGC{Kept: []api.ImageGCItem{{Name: "mine:2", Size: 7, Why: strings.Repeat("w", 10_000)}}, Freed: int64(s.garbage)}
+	for n := range s.garbage {
+		out.Removed = append(out.Removed, api.ImageGCItem{Name: fmt.Sprintf("sha256:%d", n), Size: 1, Why: "no image uses it"})
+	}
+	if !plan {
+		s.garbage = 0
+	}
+	return out, nil
 }
 
 func (s *shelf) Free() (int64, error) { return s.free, nil }
@@ -145,8 +162,9 @@ func TestAPullSaysHowFarItIsAndWhatBecameOfIt(t *testing.T) {
 	}
 	_, err = pull(9)
 	refused(t, err, http.StatusServiceUnavailable, "4 images are being pulled, the most at a time")
+	third := await(t, c, ref(2), api.ImagePulling).Name
 	same, err := pull(2)
-	if err != nil || same.Name != "3" {
+	if err != nil || same.Name != third {
 		t.Errorf("%+v, %v: want the pull that goes on", same, err)
 	}
 	// Far, there, failed, cancelled.
@@ -165,7 +183,7 @@ func TestAPullSaysHowFarItIsAndWhatBecameOfIt(t *testing.T) {
 	if p := await(t, c, ref(1), api.ImageFailed); !strings.Contains(p.Message, "nobody answers") || len(p.Message) > 5_000 {
 		t.Errorf("%d bytes of message: %.100s", len(p.Message), p.Message)
 	}
-	if err := c.EndImagePull(t.Context(), "3"); err != nil {
+	if err := c.EndImagePull(t.Context(), third); err != nil {
 		t.Error(err)
 	}
 	if p := await(t, c, ref(2), api.ImageCancelled); p.Message != "" {
@@ -173,9 +191,9 @@ func TestAPullSaysHowFarItIsAndWhatBecameOfIt(t *testing.T) {
 	}
 	// Forgotten, and not known.
 	for range 2 {
-		err = c.EndImagePull(t.Context(), "3")
+		err = c.EndImagePull(t.Context(), third)
 	}
-	refused(t, err, http.StatusNotFound, `no pull "3"`)
+	refused(t, err, http.StatusNotFound, fmt.Sprintf("no pull %q", third))
 	// Of those that have ended only the last are known.
 	for n := 100; n < 140; n++ {
 		if _, err := pull(n); err != nil {
@@ -190,6 +208,48 @@ func TestAPullSaysHowFarItIsAndWhatBecameOfIt(t *testing.T) {
 	}
 	s.end(ref(3)) <- nil
 	await(t, c, ref(3), api.ImagePulled)
+}
+
+// A client that remembers the name of a pull finds no other pull under it after the manager has begun anew.
+func TestNamesOfPullsDoNotComeAgain(t *testing.T) {
+	names := map[string]bool{}
+	for range 2 { // managers
+		c, _ := serve(t, &shelf{})
+		for n := range 3 {
+			p, err := c.PullImage(t.Context(), api.ImagePullRequest{Reference: fmt.Sprintf("registry.example.org/nf:%d", n)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			names[p.Name] = true
+			if err := c.EndImagePull(t.Context(), p.Name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if len(names) != 6 {
+		t.Errorf("6 pulls have the names %v", names)
+	}
+}
+
+// What no image uses is listed first, within bounds, and goes only when it is asked for without a plan.
+func TestGarbageIsListedAndRemoved(t *testing.T) {
+	s := &shelf{garbage: 1_003}
+	c, _ := serve(t, s)
+	for _, plan := range []bool{true, false} {
+		got, err := c.CollectImages(t.Context(), api.ImageGCRequest{Plan: plan})
+		if err != nil || got.Plan != plan || len(got.Removed) != 1_000 || got.RemovedMore != 3 || got.Freed != 1_003 || got.Removed[0].Why != "no image uses it" {
+			t.Errorf("plan %t: %d removed and %d more, %d bytes, plan %t, %v", plan, len(got.Removed), got.RemovedMore, got.Freed, got.Plan, err)
+		}
+		if len(got.Kept) != 1 || got.Kept[0].Name != "mine:2" || len(got.Kept[0].Why) > 5_000 {
+			t.Errorf("plan %t: kept %.200v", plan, got.Kept)
+		}
+	}
+	if got, err := c.CollectImages(t.Context(), api.ImageGCRequest{}); err != nil || len(got.Removed) != 0 || got.Freed != 0 {
+		t.Errorf("%+v, %v: all was removed before", got, err)
+	}
+	s.busy = true
+	_, err := c.CollectImages(t.Context(), api.ImageGCRequest{Plan: true})
+	refused(t, err, http.StatusConflict, "images are being pulled")
 }
 
 func TestAnImportIsBounded(t *testing.T) {
@@ -303,6 +363,8 @@ func TestAManagerWithoutImagesSaysSo(t *testing.T) {
 	_, err = c.ImportImage(t.Context(), strings.NewReader("an archive"), 10, "")
 	refused(t, err, http.StatusConflict, "this manager keeps no images")
 	refused(t, c.DeleteImage(t.Context(), "mine:2"), http.StatusConflict, "this manager keeps no images")
+	_, err = c.CollectImages(t.Context(), api.ImageGCRequest{})
+	refused(t, err, http.StatusConflict, "this manager keeps no images")
 	if all, err := c.ImagePulls(t.Context()); err != nil || len(all.Items) != 0 {
 		t.Errorf("%+v, %v", all, err)
 	}

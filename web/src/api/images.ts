@@ -5,6 +5,8 @@ import type { components } from "./schema";
 
 export type Image = components["schemas"]["Image"];
 export type ImagePull = components["schemas"]["ImagePull"];
+export type GCItem = components["schemas"]["ImageGCItem"];
+type GC = components["schemas"]["ImageGC"];
 type List = components["schemas"]["ImageList"];
 type Pulls = components["schemas"]["ImagePulls"];
 type Imported = components["schemas"]["ImageImport"];
@@ -37,6 +39,9 @@ export const endPull = (name: string) => fetchOK(`/v1/images/pulls/${encodeURICo
 
 /** Takes an image from the manager. */
 export const deleteImage = (name: string) => fetchOK(`/v1/images?image=${encodeURIComponent(name)}`, { method: "DELETE" });
+
+/** Removes from the manager's store what no image uses, or with plan says what would go, and why the rest stays. */
+export const collectImages = (plan: boolean) => data<GC>(api.POST("/v1/images/gc", { body: { plan } }) as Promise<{ data?: GC }>);
 
 /** What the API takes at most, in bytes. */
 export const maxArchive = 1 << 30;

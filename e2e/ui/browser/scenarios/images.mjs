@@ -84,6 +84,18 @@ export default async function () {
   await row("mine:2").waitFor({ state: "detached" });
   await dialog.waitFor({ state: "detached" });
 
+  // What no image uses: the plan says what would go, and why the rest stays.
+  await ask("leftover");
+  await button("Clean up").click();
+  await dialog.getByRole("region", { name: "What would go" }).getByText("an interrupted pull left it").waitFor();
+  await dialog.getByRole("region", { name: "What stays" }).getByText(`an image of the store: \`weir image delete ${reference}\` takes it out`).waitFor();
+  await dialog.getByText("weir image gc").waitFor();
+  await settled(page);
+  await examine(page, "what no image uses");
+  await dialog.getByRole("button", { name: "Remove" }).click();
+  await dialog.waitFor({ state: "detached" });
+  if ((await ask("leftover?")).there) throw new Error("what an interrupted pull left is still there");
+
   // An example of the catalogue becomes a plan.
   await button("shaper:1").click();
   await dialog.getByRole("region", { name: "Example" }).getByText("{from: alice, to: bob").waitFor();

@@ -1,5 +1,5 @@
 import { Button, Modal } from "@mantine/core";
-import { IconDownload, IconFileUpload } from "@tabler/icons-react";
+import { IconDownload, IconEraser, IconFileUpload } from "@tabler/icons-react";
 import { useMemo, useState } from "react";
 import { useImages, type Image } from "../../api/images";
 import { useList } from "../../api/live";
@@ -8,6 +8,7 @@ import { Empty, Failure, Loading, Notice, PageHead, Panel, SameAs } from "../../
 import { DataTable, type Column } from "../../ui/DataTable";
 import { bytes } from "../../ui/format";
 import { DeleteImage, ImageCard, Users } from "./Card";
+import { CollectDialog } from "./Collect";
 import { ImportDialog } from "./Import";
 import { PullDialog, Pulls } from "./Pull";
 
@@ -17,7 +18,7 @@ export default function Images() {
   const admin = useMay("admin");
   const [shown, setShown] = useState<Image>();
   const [deleting, setDeleting] = useState<Image>();
-  const [dialog, setDialog] = useState<"pull" | "import">();
+  const [dialog, setDialog] = useState<"pull" | "import" | "collect">();
   const users = useMemo(() => {
     const by = new Map<string, string[]>();
     for (const f of functions ?? []) {
@@ -56,6 +57,9 @@ export default function Images() {
         lead="What functions are made of: the catalogue that comes with Weir, and what was pulled, imported or built. Hosts that lack an image of the manager fetch it from there."
         actions={
           <>
+            <Button variant="default" leftSection={<IconEraser size={14} />} disabled={!admin.ok} title={admin.why} onClick={() => setDialog("collect")}>
+              Clean up
+            </Button>
             <Button variant="default" leftSection={<IconFileUpload size={14} />} disabled={!admin.ok} title={admin.why} onClick={() => setDialog("import")}>
               Import
             </Button>
@@ -83,6 +87,7 @@ export default function Images() {
       </Panel>
       <SameAs text="weir image list" />
       {dialog === "pull" && <PullDialog onClose={() => setDialog(undefined)} />}
+      {dialog === "collect" && <CollectDialog onClose={() => setDialog(undefined)} />}
       {dialog === "import" && <ImportDialog onClose={() => setDialog(undefined)} />}
       {deleting && <DeleteImage image={deleting} users={users.get(deleting.digest) ?? []} onClose={() => setDeleting(undefined)} />}
       <Modal opened={!!shown} onClose={() => setShown(undefined)} title={<span className="mono">{shown?.name}</span>}>
