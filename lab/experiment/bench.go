@@ -14,16 +14,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/controllers"
 	"weir.dev/weir/lab/guest"
 	"weir.dev/weir/lab/platform"
 )
 
-// Bench is what the experiments of a run share: its name, by which everything that it makes is found again, and the platforms that are up.
-// Its directories are locked as long as its process lives: what is not locked is a leftover.
+// Bench is what the experiments of a run share: its name, which it has claimed, and the platforms that are up.
 type Bench struct {
 	Name   string
 	Images []string
@@ -32,7 +29,7 @@ type Bench struct {
 	Program string
 	Former  platform.Former // another version of Weir, for the platform former; empty: none
 
-	locks     []*os.File
+	claim     *platform.Claim
 	platforms map[string]platform.Platform
 	starters  map[string]starter
 	shared    []common
@@ -40,14 +37,21 @@ type Bench struct {
 	site      *guest.Site // of guests; it stays until Close, they until Clear
 }
 
-var benchName = regexp.MustCompile(`^lab-[0-9a-f]{4}$`)
+// madeName begins the names of what runs make, and tests of the package platform.
+var madeName = regexp.MustCompile(`^(lab|tst)-[0-9a-f]{4}(-|$)`)
+
+const (
+	nameLength = len("lab-0000")
+	ofTests    = "tst-"
+	testEnds   = 24 * time.Hour // no test takes as long: what has no claim is left over then
+)
 
 // NewBench takes a name that is free, and first removes what crashed runs have left.
 func NewBench(ctx context.Context, images []string) (*Bench, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNoRoot()
 	}
-	unguard, err := guard(ctx)
+	unguard, err := platform.Guard(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,149 +65,55 @@ func NewBench(ctx context.Context, images []string) (*Bench, error) {
 			return nil, err
 		}
 		b := &Bench{Name: "lab-" + hex.EncodeToString(id), Images: images, platforms: map[string]platform.Platform{}, starters: map[string]starter{}}
-		if ok, err := b.take(); err != nil {
-			return nil, errors.Join(err, b.letGo())
+		var ok bool
+		if b.claim, ok, err = platform.Take(b.Name); err != nil {
+			return nil, err
 		} else if ok {
 			return b, nil
 		}
-		if err := b.letGo(); err != nil {
-			return nil, err
-		}
 	}
-}
-
-// homes are where runs keep what they make. A run has a directory in each, and each tells that it lives: a process in another mount namespace may
-// see one of them only.
-func homes() []string { return []string{platform.Run, "/var/lib/weir"} }
-
-// take the bench's directories, if its name is free.
-func (b *Bench) take() (ok bool, err error) {
-	for _, home := range homes() {
-		dir := filepath.Join(home, b.Name)
-		if others, err := filepath.Glob(dir + "-*"); err != nil || len(others) > 0 {
-			return false, err
-		}
-		if err := instance.MakeDir(home, 0o755); err != nil { // `weir down` of the last instance may have just removed it
-			return false, err
-		}
-		if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		} else if err != nil {
-			return false, err
-		}
-		f, free, err := lock(dir)
-		if err != nil || !free {
-			return false, errors.Join(fmt.Errorf("lock %s", dir), err, os.Remove(dir))
-		}
-		b.locks = append(b.locks, f)
-	}
-	return true, nil
-}
-
-// letGo removes the bench's directories.
-func (b *Bench) letGo() error {
-	var errs []error
-	for _, f := range b.locks {
-		errs = append(errs, os.RemoveAll(f.Name()), f.Close())
-	}
-	b.locks = nil
-	return errors.Join(errs...)
 }
 
 func ErrNoRoot() error {
 	return fmt.Errorf("measuring needs root (network namespaces, BPF, containers): use sudo: %w", os.ErrPermission)
 }
 
-// guardLook is how often a guard that another run holds is looked at.
-const guardLook = 20 * time.Millisecond
-
-// guard is held while benches are made and swept.
-func guard(ctx context.Context) (end func(), err error) {
-	var held []*os.File
-	end = func() {
-		for _, f := range held {
-			_ = f.Close() // it was only locked
-		}
-	}
-	for _, home := range homes() {
-		if err := instance.MakeDir(home, 0o755); err != nil {
-			end()
-			return nil, err
-		}
-		f, err := os.Open(home)
-		if err != nil {
-			end()
-			return nil, err
-		}
-		held = append(held, f)
-		for err = unix.EWOULDBLOCK; errors.Is(err, unix.EWOULDBLOCK); {
-			if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				end()
-				return nil, fmt.Errorf("another run of the lab removes what is left of earlier ones: %w", context.Cause(ctx))
-			case <-time.After(guardLook):
-			}
-		}
-		if err != nil {
-			end()
-			return nil, fmt.Errorf("lock %s: %w", home, err)
-		}
-	}
-	return end, nil
-}
-
-// lock a directory, if nobody has.
-func lock(dir string) (f *os.File, free bool, err error) {
-	if f, err = os.Open(dir); err != nil {
-		return nil, false, err
-	}
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, false, f.Close()
-	case err != nil:
-		return nil, false, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
-	}
-	return f, true, nil
-}
-
-// Leftovers are the names of runs that ended without removing what they made. A Weir of the user's may be called like one: a daemon's lock tells.
+// Leftovers are the names of runs, and of tests of platforms, that ended without removing what they made. A Weir of the user's may be called like one: a daemon's lock
+// tells.
 func Leftovers() (names []string, err error) {
-	others := map[string]bool{}
-	for _, top := range homes() {
+	others, changed := map[string]bool{}, map[string]time.Time{}
+	for _, top := range platform.Homes() {
 		entries, err := os.ReadDir(top)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 		for _, e := range entries {
-			if len(e.Name()) >= 8 && benchName.MatchString(e.Name()[:8]) && (len(e.Name()) == 8 || e.Name()[8] == '-') {
-				names = append(names, e.Name()[:8])
-				if _, err := os.Lstat(filepath.Join(top, e.Name(), instance.LockFile)); err == nil {
-					others[e.Name()[:8]] = true
-				}
+			if !madeName.MatchString(e.Name()) {
+				continue
+			}
+			name := e.Name()[:nameLength]
+			names = append(names, name)
+			if _, err := os.Lstat(filepath.Join(top, e.Name(), instance.LockFile)); err == nil {
+				others[name] = true
+			}
+			info, err := e.Info()
+			switch {
+			case errors.Is(err, os.ErrNotExist): // gone meanwhile
+			case err != nil:
+				return nil, err
+			case info.ModTime().After(changed[name]):
+				changed[name] = info.ModTime()
 			}
 		}
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return slices.DeleteFunc(names, func(name string) bool { return others[name] || lives(name) }), nil
-}
-
-// lives tells whether a process holds a directory of the run.
-func lives(name string) bool {
-	for _, home := range homes() {
-		f, free, err := lock(filepath.Join(home, name))
-		if err != nil {
-			continue // it has none there
-		}
-		if !free {
-			return true
-		}
-		_ = f.Close()
-	}
-	return false
+	return slices.DeleteFunc(names, func(name string) bool {
+		claimed, lives := platform.Claimed(name)
+		// A test of an earlier version has no claim.
+		young := strings.HasPrefix(name, ofTests) && !claimed && time.Since(changed[name]) < testEnds
+		return others[name] || lives || young
+	}), nil
 }
 
 // Sweep removes what crashed runs have left, and gives their names.
@@ -211,7 +121,7 @@ func Sweep(ctx context.Context) ([]string, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNoRoot()
 	}
-	unguard, err := guard(ctx)
+	unguard, err := platform.Guard(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +130,7 @@ func Sweep(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return names, sweep(ctx)
+	return names, remove(ctx, names)
 }
 
 func sweep(ctx context.Context) error {
@@ -228,9 +138,14 @@ func sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return remove(ctx, names)
+}
+
+// remove what goes by some names.
+func remove(ctx context.Context, names []string) error {
 	for _, n := range names {
 		errs := []error{calm(rcuExpedited, hurryMark(n)), platform.Remove(ctx, n), removeBoot(ctx, n), guest.Remove(ctx, n), controllers.Remove(ctx, installDir(n)), removeFig2(n)}
-		for _, home := range homes() {
+		for _, home := range platform.Homes() {
 			errs = append(errs, os.RemoveAll(filepath.Join(home, n)))
 		}
 		if err := errors.Join(errs...); err != nil {
@@ -317,5 +232,5 @@ func (b *Bench) Close() error {
 		err = errors.Join(err, b.site.Close())
 		b.site = nil
 	}
-	return errors.Join(err, b.letGo())
+	return errors.Join(err, b.claim.LetGo())
 }

@@ -46,7 +46,7 @@ func TestDaemonsOfACrashAreRemoved(t *testing.T) {
 			t.Errorf("daemon %s lives on", d.inst.Name)
 		}
 	}
-	for _, pattern := range []string{Run + "/" + o.Name + "*", State + "/" + o.Name + "*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*"} {
+	for _, pattern := range []string{Run + "/" + o.Name + "-*", State + "/" + o.Name + "-*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*"} {
 		if found, _ := filepath.Glob(pattern); len(found) > 0 {
 			t.Errorf("left behind: %v", found)
 		}

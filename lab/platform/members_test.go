@@ -14,7 +14,7 @@ import (
 
 // traces of a run in directories and cgroups.
 func traces(o Options) (found []string) {
-	for _, pattern := range []string{Run + "/" + o.Name + "*", State + "/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*", "/sys/fs/cgroup/weir/" + o.Name + "*"} {
+	for _, pattern := range []string{Run + "/" + o.Name + "-*", State + "/" + o.Name + "-*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*", "/sys/fs/cgroup/weir/" + o.Name + "*"} {
 		left, _ := filepath.Glob(pattern)
 		found = append(found, left...)
 	}

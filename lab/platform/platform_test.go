@@ -36,7 +36,39 @@ func testOptions(t *testing.T) Options {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: build it with `make build`", err)
 	}
-	return Options{Name: fmt.Sprintf("tst-%04x", time.Now().UnixNano()&0xffff), Images: []string{images}, Program: program, Former: "../.."}
+	return Options{Name: claimed(t), Images: []string{images}, Program: program, Former: "../.."}
+}
+
+// claimed is a name of the test's own, by which the lab removes what the test leaves if it is killed.
+func claimed(t *testing.T) string {
+	t.Helper()
+	for {
+		name := fmt.Sprintf("tst-%04x", time.Now().UnixNano()&0xffff)
+		end, err := Guard(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, ok, err := Take(name)
+		end()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			continue
+		}
+		t.Cleanup(func() {
+			done := c.LetGo
+			for _, home := range Homes() {
+				if left, err := filepath.Glob(filepath.Join(home, name+"-*")); err != nil || len(left) > 0 { // for the lab's next run
+					done = c.Leave
+				}
+			}
+			if err := done(); err != nil {
+				t.Error(err)
+			}
+		})
+		return name
+	}
 }
 
 // A peer must really carry traffic, through as many wires as it says, or a ratio to it means nothing. Of all peers the same settings are read, or the peer
@@ -97,7 +129,7 @@ func TestPlatformsCarry(t *testing.T) {
 				if err := p.Close(); err != nil {
 					t.Error(err)
 				}
-				for _, pattern := range []string{Run + "/" + o.Name + "*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*", "/var/lib/weir/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
+				for _, pattern := range []string{Run + "/" + o.Name + "-*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*", "/var/lib/weir/" + o.Name + "-*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
 					if left, _ := filepath.Glob(pattern); len(left) > 0 {
 						t.Errorf("left behind: %v", left)
 					}
@@ -307,7 +339,7 @@ func TestRuntimesOfACrashAreRemoved(t *testing.T) {
 			if err := Remove(t.Context(), o.Name); err != nil { // as the next run does: p is not asked
 				t.Fatal(errors.Join(err, p.Close()))
 			}
-			for _, pattern := range []string{Run + "/" + o.Name + "*", "/var/lib/weir/" + o.Name + "*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
+			for _, pattern := range []string{Run + "/" + o.Name + "-*", "/var/lib/weir/" + o.Name + "-*", "/sys/fs/cgroup/*/*" + o.Name + "*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
 				if left, _ := filepath.Glob(pattern); len(left) > 0 {
 					t.Errorf("left behind: %v", left)
 				}

@@ -30,7 +30,7 @@ func TestFunctionsAndToolsCarry(t *testing.T) {
 				if err := p.Close(); err != nil {
 					t.Error(err)
 				}
-				for _, pattern := range []string{Run + "/" + o.Name + "*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*", "/var/lib/weir/" + o.Name + "*"} {
+				for _, pattern := range []string{Run + "/" + o.Name + "-*", Run + "/" + daemonNames(o) + "*", State + "/" + daemonNames(o) + "*", "/var/lib/weir/" + o.Name + "-*"} {
 					if left, _ := filepath.Glob(pattern); len(left) > 0 {
 						t.Errorf("left behind: %v", left)
 					}
