@@ -24,7 +24,8 @@ createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <MantineProvider theme={theme} defaultColorScheme="auto" colorSchemeManager={localStorageColorSchemeManager({ key: "weir-scheme" })} getStyleNonce={() => nonce}>
       <QueryClientProvider client={queries}>
-        <BrowserRouter>
+        {/* Not as transitions: a key or a letter that comes before the address of the last one is drawn would count for what was there before it. */}
+        <BrowserRouter useTransitions={false}>
           <App />
           <Notifications position="bottom-right" limit={4} />
         </BrowserRouter>
