@@ -554,3 +554,29 @@ func TestADrainIsDoneWhenNothingIsLeft(t *testing.T) {
 		t.Errorf("a host that is not there: %v", err)
 	}
 }
+
+// The number of functions that an agent has reported may be older than what it has said of each of them.
+func TestADrainIsNotDoneBeforeItHasBegun(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1", "h2")
+	must(b.Functions().Put(ctx(t), "f", api.FunctionSpec{Image: "wire", Host: "h1"}))(t)
+	must(b.Functions().Patch(ctx(t), "f", map[string]any{"host": nil}))(t)
+	says := func() *api.HostDrain {
+		t.Helper()
+		report(t, b, api.StatusReport{Host: "h1", HostState: &api.HostStatus{State: "ready", Cores: 4, Memory: 8 << 30, Free: 8 << 30, Heartbeat: time.Now()}})
+		return must(b.Hosts().Get(ctx(t), "h1"))(t).Status.Drain
+	}
+	says() // no function yet
+	f := must(b.Functions().Get(ctx(t), "f"))(t)
+	report(t, b, api.StatusReport{Host: "h1", Functions: map[string]api.FunctionStatus{"f": {State: api.FunctionStarted, Host: "h1", ObservedGeneration: f.Generation}}})
+	if f = must(b.Functions().Get(ctx(t), "f"))(t); f.Status.State != api.FunctionStarted || f.Status.Host != "h1" {
+		t.Fatalf("%+v", f.Status)
+	}
+	must(b.Drain(ctx(t), "h1", api.DrainRequest{}))(t)
+	if d := cmp.Diff(&api.HostDrain{Leaving: 1}, must(b.Hosts().Get(ctx(t), "h1"))(t).Status.Drain); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(&api.HostDrain{}, says()); d != "" {
+		t.Error(d)
+	}
+}

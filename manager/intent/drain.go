@@ -36,6 +36,7 @@ func (st *state) settleDrains(hosts []api.Host) error {
 			st.revise(api.KindFunction, name).Placement = &next
 		}
 	}
+	left := st.leave()
 	for i := range hosts {
 		h := &hosts[i]
 		if !h.Spec.Drain && h.Status.Drain == nil {
@@ -47,6 +48,9 @@ func (st *state) settleDrains(hosts []api.Host) error {
 			return err
 		}
 		begins := s.Drain == nil
+		if n := left[h.Name]; n > 0 {
+			s.Functions = max(s.Functions, placed[h.Name]+n)
+		}
 		done := members.Drained(h.Name, h.Spec, placed[h.Name], &s)
 		s.Conditions = members.Conditions(h.Name, &s).Dated(s.Conditions, st.e.Now().UTC())
 		status := object.Marshal(s)
@@ -63,6 +67,23 @@ func (st *state) settleDrains(hosts []api.Host) error {
 		}
 	}
 	return nil
+}
+
+// leave counts the functions that this edit moves away from a host whose agent has spoken of them. The number of functions that an agent reports is up to a
+// second older than that: a drain would be done before it has begun.
+func (st *state) leave() map[string]int {
+	left := map[string]int{}
+	for name, old := range st.before[api.KindFunction] {
+		now := st.objects[api.KindFunction][name]
+		if old == nil || now == nil || old.At() == "" || old.At() == now.At() {
+			continue
+		}
+		var s api.FunctionStatus
+		if json.Unmarshal(old.Status, &s) == nil && s.Host == old.At() {
+			left[old.At()]++
+		}
+	}
+	return left
 }
 
 // drain moves the functions of a host to others, or with plan says which would move.
