@@ -281,6 +281,53 @@ func TestWhatAHostClaimsIsBounded(t *testing.T) {
 	refused(t, err, 422, "spec.cpus")
 }
 
+// Agents do not hear of what changes nothing for them: the details of functions elsewhere, and what others say of policies and chains.
+func TestAgentsHearOnlyWhatIsNewToThem(t *testing.T) {
+	w, _, h2 := hostileWorld(t)
+	must(w.Apply(ctx(t), api.ApplyRequest{Document: api.Document{Chains: map[string]api.ChainSpec{"c": {Path: "f-h2"}},
+		Policies: map[string]api.PolicySpec{"p": {From: "e-h2", Chain: "c"}}}}))(t)
+	h3, _ := w.member(t, "h3")
+	functions, own := h3.Functions().Watch(ctx(t), 0, api.ListOptions{}), h2.Functions().Watch(ctx(t), 0, api.ListOptions{})
+	policies, all := h3.Policies().Watch(ctx(t), 0, api.ListOptions{}), w.Policies().Watch(ctx(t), 0, api.ListOptions{})
+	for _, watch := range []<-chan api.Delta[api.Function]{functions, own} {
+		if d := next(t, watch); len(d.Items) != 2 {
+			t.Fatalf("%d functions", len(d.Items))
+		}
+	}
+	for _, watch := range []<-chan api.Delta[api.Policy]{policies, all} {
+		if d := next(t, watch); len(d.Items) != 1 {
+			t.Fatalf("%d policies", len(d.Items))
+		}
+	}
+	says := func(pid int, healthy bool) {
+		t.Helper()
+		tellOf(t, h2, api.StatusReport{Host: "h2", Functions: map[string]api.FunctionStatus{"f-h2": {ObservedGeneration: 1, State: api.FunctionStarted, Host: "h2", PID: pid, Healthy: healthy}}})
+	}
+	for pid := 1; pid <= 3; pid++ {
+		says(pid, true)
+		if d := next(t, own); d.Object.Status.PID != pid {
+			t.Errorf("its own host hears %+v, want process %d", d.Object.Status, pid)
+		}
+	}
+	says(4, false)
+	if d := next(t, functions); d.Object.Name != "f-h2" || d.Object.Status.Healthy || d.Object.Status.PID != 0 {
+		t.Errorf("another host hears %+v, want that it is not well", d.Object)
+	}
+	says(5, true)
+	if d := next(t, functions); !d.Object.Status.Healthy {
+		t.Errorf("another host hears %+v, want that it is well", d.Object)
+	}
+
+	tellOf(t, h2, api.StatusReport{Host: "h2", Policies: map[string]api.PolicyStatus{"p": {ObservedGeneration: 1, State: api.PolicyActive, Message: "said"}}})
+	if d := next(t, all); d.Object.Status.Message != "said" {
+		t.Errorf("people see %+v", d.Object.Status)
+	}
+	must(w.Policies().Patch(ctx(t), "p", map[string]any{"match": []string{"tcp"}}))(t)
+	if d := next(t, policies); d.Object.Generation != 2 || d.Object.Status.Message != "" || len(d.Object.Spec.Match) != 1 {
+		t.Errorf("another host hears %+v, want the new spec, and no status", d.Object)
+	}
+}
+
 // BenchmarkWatchingAgents: what a change costs until 20 agents have seen it does not grow with the objects that there are.
 func BenchmarkWatchingAgents(b *testing.B) {
 	for _, objects := range []int{10, 1000} {
@@ -303,7 +350,7 @@ func BenchmarkWatchingAgents(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				n++
-				tellOf(b, w.Client, api.StatusReport{Functions: map[string]api.FunctionStatus{"f1": {State: api.FunctionStarted, PID: n}}})
+				tellOf(b, w.Client, api.StatusReport{Functions: map[string]api.FunctionStatus{"f1": {State: api.FunctionStarted, PID: n, Healthy: n%2 == 0}}})
 				for _, watch := range watches {
 					if x := <-watch; x.Type != api.DeltaPut {
 						b.Fatalf("%+v", x)

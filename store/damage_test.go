@@ -235,6 +235,16 @@ func TestADamagedValueIsNotUsed(t *testing.T) {
 	if err := w.Err(); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("watch: %v, want ErrDamaged", err)
 	}
+	other, err := s.Watch(ctx, "chain/", rev) // what is damaged elsewhere does not concern it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Txn(ctx, nil, []store.Op{{Key: "chain/c", Value: []byte(`{}`)}}); err != nil {
+		t.Fatal(err)
+	}
+	if keys := keysOf(t, other, 1); len(keys) != 1 || !strings.HasPrefix(keys[0], "chain/c@") {
+		t.Errorf("a watch of what is whole tells %q", keys)
+	}
 	if i, err := s.Get(ctx, "policy/b"); err != nil || string(i.Value) != `{"name":"b"}` {
 		t.Errorf("another value: %s, %v", i.Value, err)
 	}

@@ -51,6 +51,7 @@ type Etcd struct {
 	client   *clientv3.Client
 	prefix   string
 	embedded *embedded // nil: an external cluster
+	shared   shared
 	close    func() error
 
 	reclaiming  sync.Mutex
@@ -146,6 +147,7 @@ func connect(o Options, endpoints []string, conf *tls.Config) (*Etcd, error) {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ","), err)
 	}
 	s := &Etcd{client: c, prefix: o.Prefix}
+	s.shared.s = s
 	s.close = sync.OnceValue(s.shut)
 	return s, nil
 }

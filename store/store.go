@@ -54,9 +54,10 @@ type Op struct {
 
 // Event is one change. For a removal Value is nil and Last is what was removed (nil if no longer known).
 type Event struct {
-	Key   string
-	Value []byte
-	Last  []byte
+	Key    string
+	Value  []byte
+	Last   []byte
+	Before int64 // the revision of the value before; 0: there was none, or it is no longer known
 }
 
 // Batch holds all changes of one revision under the watched prefix. Without events it only tells that the revision

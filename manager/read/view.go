@@ -1,9 +1,11 @@
 package read
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"sync"
+	"time"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/manager/object"
@@ -14,48 +16,61 @@ import (
 // maxViews bounds the views that are kept. One is some 300 octets.
 const maxViews = 50_000
 
-// views keeps what hosts may see of endpoints and functions that are placed elsewhere. It is the same for all of them, so a change is
-// computed once, however many agents watch.
+// views keeps what hosts may see of endpoints and functions that are placed elsewhere, and of chains and policies. It is the same for all of them, so a change
+// is computed once, however many agents watch.
 type views struct {
 	mu sync.Mutex
-	by map[string]elsewhereView // by key
+	by map[string]hostView // by key
 }
 
-type elsewhereView struct {
+type hostView struct {
 	revision int64
 	host     string // where it is placed
 	value    []byte
+	same     bool // as at the revision before
 }
+
+// view is what the client may see of a value at a revision; 0: of one that is gone. before is the revision of the value before, 0 if it is not known. same
+// says that the client has nothing new to see since that one.
+type view func(key string, value []byte, revision, before int64) (seen []byte, same bool)
 
 // viewOf is how the caller of a request may see stored objects of a kind. Agents see in full what is placed on their host; of endpoints and
-// functions elsewhere they see what chains across hosts need: see elsewhereOf.
-func (rd *Reader) viewOf(ctx context.Context, n object.Noun) func(key string, value []byte, revision int64) []byte {
+// functions elsewhere they see what chains across hosts need, and chains and policies without their status, which other agents have told: see forHosts. So
+// hosts do not hear of each other's small changes.
+func (rd *Reader) viewOf(ctx context.Context, n object.Noun) view {
 	who, isAgent := web.AgentOf(ctx)
-	if !isAgent || n.Kind != api.KindFunction && n.Kind != api.KindEndpoint {
-		return func(_ string, value []byte, _ int64) []byte { return value }
+	switch n.Kind {
+	case api.KindFunction, api.KindEndpoint, api.KindChain, api.KindPolicy:
+	default:
+		isAgent = false
 	}
-	return func(key string, value []byte, revision int64) []byte {
-		v := rd.views.of(n.Kind, key, value, revision)
+	if !isAgent {
+		return func(_ string, value []byte, _, _ int64) ([]byte, bool) { return value, false }
+	}
+	return func(key string, value []byte, revision, before int64) ([]byte, bool) {
+		v := rd.views.of(n.Kind, key, value, revision, before)
 		if v.host == who.Host && v.host != "" {
-			return value
+			return value, false
 		}
-		return v.value
+		return v.value, v.same
 	}
 }
 
-func (c *views) of(kind api.Kind, key string, value []byte, revision int64) elsewhereView {
+func (c *views) of(kind api.Kind, key string, value []byte, revision, before int64) hostView {
 	c.mu.Lock()
 	v, known := c.by[key]
 	c.mu.Unlock()
 	if known && v.revision == revision && revision > 0 {
 		return v
 	}
-	v = elsewhereOf(kind, key, value)
+	old := v
+	v = forHosts(kind, key, value)
 	v.revision = revision
+	v.same = known && before > 0 && old.revision == before && old.host == v.host && bytes.Equal(old.value, v.value)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.by == nil || len(c.by) >= maxViews {
-		c.by = map[string]elsewhereView{}
+		c.by = map[string]hostView{}
 	}
 	if c.by[key].revision < revision { // a watch that is behind drives nothing out
 		c.by[key] = v
@@ -63,10 +78,10 @@ func (c *views) of(kind api.Kind, key string, value []byte, revision int64) else
 	return v
 }
 
-// elsewhereOf is what an agent sees of an endpoint or a function of another host: its name and life, where it is, whether it is well, what
+// forHosts is what an agent sees of an endpoint or a function of another host: its name and life, where it is, whether it is well, what
 // happens while it is not, and its addresses, which stations see on the wire. It never has env, config, secrets, command, image, namespaces,
-// processes or messages. What cannot be read is only a name.
-func elsewhereOf(kind api.Kind, key string, value []byte) elsewhereView {
+// processes or messages. Of a chain or a policy it sees all but the status. What cannot be read is only a name.
+func forHosts(kind api.Kind, key string, value []byte) hostView {
 	meta := func(m api.Meta) api.Meta {
 		return api.Meta{Name: m.Name, UID: m.UID, Generation: m.Generation, Deleting: m.Deleting}
 	}
@@ -80,7 +95,7 @@ func elsewhereOf(kind api.Kind, key string, value []byte) elsewhereView {
 		var f api.Function
 		if json.Unmarshal(value, &f) == nil {
 			p, host := place(f.Placement)
-			return elsewhereView{host: host, value: object.Marshal(api.Function{Meta: meta(f.Meta), Placement: p, Spec: api.FunctionSpec{OnFail: f.Spec.OnFail},
+			return hostView{host: host, value: object.Marshal(api.Function{Meta: meta(f.Meta), Placement: p, Spec: api.FunctionSpec{OnFail: f.Spec.OnFail},
 				Status: api.FunctionStatus{State: f.Status.State, Healthy: f.Status.Healthy}})}
 		}
 	}
@@ -89,10 +104,24 @@ func elsewhereOf(kind api.Kind, key string, value []byte) elsewhereView {
 		if json.Unmarshal(value, &e) == nil {
 			p, host := place(e.Placement)
 			s := e.Spec
-			return elsewhereView{host: host, value: object.Marshal(api.Endpoint{Meta: meta(e.Meta), Placement: p,
+			return hostView{host: host, value: object.Marshal(api.Endpoint{Meta: meta(e.Meta), Placement: p,
 				Spec:   api.EndpointSpec{Address: s.Address, Addresses: s.Addresses, MAC: s.MAC, MTU: s.MTU, Switch: s.Switch, SwitchPort: s.SwitchPort},
 				Status: api.EndpointStatus{State: e.Status.State, MAC: e.Status.MAC}})}
 		}
 	}
-	return elsewhereView{value: object.Marshal(api.Meta{Name: store.NameOf(key)})}
+	if kind == api.KindChain {
+		var c api.Chain
+		if json.Unmarshal(value, &c) == nil {
+			c.Status, c.Updated, c.Revision = api.ChainStatus{}, time.Time{}, 0
+			return hostView{value: object.Marshal(c)}
+		}
+	}
+	if kind == api.KindPolicy {
+		var p api.Policy
+		if json.Unmarshal(value, &p) == nil {
+			p.Status, p.Updated, p.Revision = api.PolicyStatus{}, time.Time{}, 0
+			return hostView{value: object.Marshal(p)}
+		}
+	}
+	return hostView{value: object.Marshal(api.Meta{Name: store.NameOf(key)})}
 }

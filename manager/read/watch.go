@@ -23,6 +23,9 @@ import (
 // maxWatches bounds the watches, but agents'.
 const maxWatches = 1_000
 
+// gatherFor is how long changes of several kinds wait for more of them: people watch these.
+const gatherFor = 50 * time.Millisecond
+
 // Bytes of a watch in memory: of its first list, and while nothing happens.
 const (
 	maxBuffered = 256 << 10
@@ -68,7 +71,7 @@ func (rd *Reader) watchKinds(w http.ResponseWriter, r *http.Request) error {
 	if len(nouns) == 0 {
 		return refuse("is not given")
 	}
-	s := &stream{tagged: true}
+	s := &stream{tagged: true, gather: gatherFor}
 	if r.Header.Get("Upgrade") == "" {
 		return rd.stream("", nouns, w, r, s)
 	}
@@ -137,7 +140,7 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 			for _, i := range items {
 				if s.f.match(store.NameOf(i.Key), i.Value) {
 					value, _ := rd.Hosts.WithHealth(n, i)
-					i.Value = s.views[n.Kind](i.Key, value, i.Revision)
+					i.Value, _ = s.views[n.Kind](i.Key, value, i.Revision, 0)
 					s.event("put", n.Kind, object.Wire(i))
 				}
 				if s.buf.Len() > maxBuffered && s.flush() != nil {
@@ -150,7 +153,8 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 	if err != nil {
 		return fail(err)
 	}
-	s.id(after)
+	s.revision = after
+	s.id()
 	if err := s.flush(); err != nil {
 		return nil // the client is gone
 	}
@@ -172,9 +176,6 @@ func resumeFrom(r *http.Request) (int64, error) {
 	return n, nil
 }
 
-// view is what the client may see of a value at a revision; 0: of one that is gone.
-type view func(key string, value []byte, revision int64) []byte
-
 // sender writes server-sent events into an answer, each piece within a bounded time.
 func sender(w http.ResponseWriter) func([]byte) error {
 	out, begun := web.Flushing(w), false
@@ -191,12 +192,15 @@ func sender(w http.ResponseWriter) func([]byte) error {
 
 // stream writes server-sent events.
 type stream struct {
-	f      filter
-	tagged bool // each event says its object's kind
-	send   func([]byte) error
-	begun  bool // the client has something
-	buf    bytes.Buffer
-	views  map[api.Kind]view // of the kinds that are told
+	f        filter
+	tagged   bool          // each event says its object's kind
+	gather   time.Duration // how long changes wait for more
+	send     func([]byte) error
+	begun    bool // the client has something
+	buf      bytes.Buffer
+	views    map[api.Kind]view // of the kinds that are told
+	revision int64             // all up to it is in buf, or was written
+	said     int64             // the revision that the client knows of
 }
 
 func (s *stream) event(what string, kind api.Kind, data []byte) {
@@ -208,7 +212,10 @@ func (s *stream) event(what string, kind api.Kind, data []byte) {
 }
 
 // id ends what was written so far with the revision to resume from: an event without data only sets the id.
-func (s *stream) id(revision int64) { fmt.Fprintf(&s.buf, "id: %d\n\n", revision) }
+func (s *stream) id() {
+	fmt.Fprintf(&s.buf, "id: %d\n\n", s.revision)
+	s.said = s.revision
+}
 
 // flush writes within a bounded time: a client that does not read is dropped.
 func (s *stream) flush() error {
@@ -222,10 +229,11 @@ func (s *stream) flush() error {
 	return nil
 }
 
-// follow writes batches as they come, and a comment when nothing comes.
+// follow writes batches as they come, or gathers them, and when nothing comes for long, or nothing of interest, a comment, or what has passed.
 func (s *stream) follow(changes store.Watch) {
 	beat := time.NewTicker(api.Heartbeat)
 	defer beat.Stop()
+	var due <-chan time.Time // what is gathered
 	for {
 		select {
 		case b, ok := <-changes.C:
@@ -234,8 +242,24 @@ func (s *stream) follow(changes store.Watch) {
 				return
 			}
 			s.batch(b)
+			switch {
+			case s.buf.Len() == 0:
+				continue
+			case s.gather > 0 && due == nil:
+				due = time.After(s.gather)
+			}
+			if s.gather > 0 && s.buf.Len() < maxBuffered {
+				continue
+			}
+		case <-due:
 		case <-beat.C:
-			s.buf.WriteString(": still here\n\n")
+			if s.revision == s.said {
+				s.buf.WriteString(": still here\n\n")
+			}
+		}
+		due = nil
+		if s.revision > s.said {
+			s.id()
 		}
 		if s.flush() != nil {
 			return
@@ -253,18 +277,20 @@ func (s *stream) batch(b store.Batch) {
 		}
 		switch {
 		case e.Value != nil:
-			if s.f.match(name, e.Value) {
-				s.event("put", kind, object.WithRevision(view(e.Key, e.Value, b.Revision), b.Revision))
+			seen, same := view(e.Key, e.Value, b.Revision, e.Before)
+			if s.f.match(name, e.Value) && (!same || s.f != filter{}) {
+				s.event("put", kind, object.WithRevision(seen, b.Revision))
 			}
 		case e.Last == nil: // no longer known: the name is
 			if s.f.match(name, object.Marshal(api.Meta{Name: name})) {
 				s.event("delete", kind, object.WithRevision(object.Marshal(api.Meta{Name: name}), b.Revision))
 			}
 		case s.f.match(name, e.Last):
-			s.event("delete", kind, object.WithRevision(view(e.Key, e.Last, 0), b.Revision))
+			seen, _ := view(e.Key, e.Last, 0, 0)
+			s.event("delete", kind, object.WithRevision(seen, b.Revision))
 		}
 	}
-	s.id(b.Revision)
+	s.revision = b.Revision
 }
 
 // end tells the client why its watch breaks, if it did.
