@@ -45,9 +45,18 @@ type GraphEdge struct {
 	Ready    bool     `json:"ready"`            // of policies: all are in force
 }
 
-// Graph reads the whole as a graph.
-func (c *Client) Graph(ctx context.Context) (Graph, error) {
+// GraphOptions say what a graph shows.
+type GraphOptions struct {
+	Underlay bool // only hosts and switches, and the cables and tunnels between them
+}
+
+// Graph reads what there is as a graph.
+func (c *Client) Graph(ctx context.Context, o GraphOptions) (Graph, error) {
+	path := "/v1/graph"
+	if o.Underlay {
+		path += "?underlay=true"
+	}
 	var out Graph
-	_, err := c.call(ctx, http.MethodGet, "/v1/graph", nil, &out)
+	_, err := c.call(ctx, http.MethodGet, path, nil, &out)
 	return out, err
 }

@@ -13,6 +13,7 @@ import (
 )
 
 func (a *app) graphCommand() *cobra.Command {
+	var o api.GraphOptions
 	cmd := &cobra.Command{
 		Use:   "graph",
 		Short: "Draw which traffic is steered through which functions, and what these run on",
@@ -20,11 +21,11 @@ func (a *app) graphCommand() *cobra.Command {
 picture for browsers, mermaid goes into Markdown pages, dot is for Graphviz, json and yaml have the nodes and edges, and the default is a table of edges.`,
 		Example: `  weir graph
   weir graph -o svg > weir.svg
-  weir graph -o mermaid`,
+  weir graph --underlay -o mermaid`,
 		Args:        command.NoArgs(),
 		Annotations: map[string]string{command.MoreOutputs: "svg,mermaid,dot"},
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, _ []string) error {
-			g, err := c.Graph(ctx)
+			g, err := c.Graph(ctx, o)
 			if err != nil {
 				return err
 			}
@@ -44,6 +45,7 @@ picture for browsers, mermaid goes into Markdown pages, dot is for Graphviz, jso
 			return err
 		}),
 	}
+	cmd.Flags().BoolVar(&o.Underlay, "underlay", false, "only hosts and switches, and the cables and tunnels between them")
 	return cmd
 }
 

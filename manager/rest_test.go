@@ -97,3 +97,23 @@ func TestApplyPlansMergesAndPrunes(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// The graph shows all, or with underlay only hosts and switches and what joins them.
+func TestTheGraphOfTheUnderlay(t *testing.T) {
+	b := start(t, manager.Options{})
+	hostUp(t, b, "h1", "h2")
+	must(b.Functions().Put(ctx(t), "f", api.FunctionSpec{Image: "wire"}))(t)
+	nodes := func(o api.GraphOptions) (out []string) {
+		t.Helper()
+		for _, n := range must(b.Graph(ctx(t), o))(t).Nodes {
+			out = append(out, n.ID)
+		}
+		return out
+	}
+	if d := cmp.Diff([]string{"function/f", "host/h1", "host/h2"}, nodes(api.GraphOptions{})); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"host/h1", "host/h2"}, nodes(api.GraphOptions{Underlay: true})); d != "" {
+		t.Error(d)
+	}
+}

@@ -16,7 +16,7 @@ import (
 // maxGraphs bounds how many are made at a time.
 const maxGraphs = 4
 
-// graph answers with all objects as a graph.
+// graph answers with all objects as a graph, or with underlay only with what joins hosts and switches.
 func (rd *Reader) graph(w http.ResponseWriter, r *http.Request) error {
 	release, err := rd.graphs.Take("graphs")
 	if err != nil {
@@ -25,11 +25,11 @@ func (rd *Reader) graph(w http.ResponseWriter, r *http.Request) error {
 	defer release()
 	var o graph.Objects
 	ctx := r.Context()
-	err = cmp.Or(
-		all(ctx, rd, api.KindEndpoint, &o.Endpoints), all(ctx, rd, api.KindFunction, &o.Functions), all(ctx, rd, api.KindChain, &o.Chains),
-		all(ctx, rd, api.KindPolicy, &o.Policies), all(ctx, rd, api.KindHost, &o.Hosts), all(ctx, rd, api.KindSwitch, &o.Switches),
-		all(ctx, rd, api.KindAssignment, &o.Assignments),
-	)
+	err = cmp.Or(all(ctx, rd, api.KindHost, &o.Hosts), all(ctx, rd, api.KindSwitch, &o.Switches), all(ctx, rd, api.KindAssignment, &o.Assignments))
+	if q := r.URL.Query(); err == nil && (!q.Has("underlay") || q.Get("underlay") == "false") {
+		err = cmp.Or(all(ctx, rd, api.KindEndpoint, &o.Endpoints), all(ctx, rd, api.KindFunction, &o.Functions), all(ctx, rd, api.KindChain, &o.Chains),
+			all(ctx, rd, api.KindPolicy, &o.Policies))
+	}
 	if err != nil {
 		return err
 	}

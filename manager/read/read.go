@@ -68,7 +68,7 @@ func (rd *Reader) Routes() []web.Route {
 	}
 	return append(out, []web.Route{
 		{Method: "GET", Path: "/v1/graph", ID: "graph", Needs: api.RoleViewer, Summary: "what steers which traffic where, and what it runs on, as nodes and edges",
-			Answers: map[int]any{200: api.Graph{}}, Handler: rd.graph},
+			Query: []string{"underlay"}, Answers: map[int]any{200: api.Graph{}}, Handler: rd.graph},
 		{Method: "GET", Path: "/v1/watch", ID: "watch", Needs: api.RoleViewer, Summary: "changes of objects of several kinds as server-sent events over one connection; for browsers also over a WebSocket of the subprotocol " + api.WatchProtocol + ", whose binary messages are pieces of the same text",
 			Query: []string{"kinds", "revision"}, Answers: map[int]any{200: web.Text("text/event-stream")}, Problems: []int{400, 410, 503}, Handler: rd.watchKinds},
 		{Method: "GET", Path: "/v1/audit", ID: "list-audit", Summary: "who did, or tried to do, what; with watch as server-sent events",

@@ -292,6 +292,7 @@ func queryParameters() []*huma.Param {
 		{Name: "b", Description: "the other run", Required: true},
 		{Name: "image", Description: "the name of an image, as the list has it", Required: true},
 		{Name: "as", Description: "the name of the archive's only image, NAME:TAG; without it images keep the names that they have there"},
+		{Name: "underlay", Description: "only hosts and switches, and the cables and tunnels between them", Schema: boolean, AllowEmptyValue: true},
 		{Name: "tty", Description: "give the process a terminal", Schema: boolean},
 	}
 }

@@ -144,6 +144,7 @@ export class Live {
   private readonly queries: QueryClient;
   private lists = new Lists();
   private revision = 0;
+  private heard = 0; // when something came last
   private pending: Delta[] = [];
   private timer: ReturnType<typeof setTimeout> | undefined;
   private ending: AbortController | undefined;
@@ -258,6 +259,7 @@ export class Live {
     const body = await watch(query, signal);
     this.say("live");
     await readEvents(body, (event, text, id) => {
+      this.heard = Date.now();
       if (event === "error") {
         const p = JSON.parse(text) as { status: number; title: string; detail?: string };
         throw new ApiError(p.status, p.title, p.detail ?? "");
@@ -283,11 +285,11 @@ export class Live {
     this.queries.setQueryData(["live", kind], this.lists.sorted(kind));
   }
 
-  /** Finds out early that nobody is there: a connection alone does not tell. */
+  /** Finds out early that nobody is there: a connection on which nothing comes does not tell. */
   private async ping(ended: AbortSignal) {
     while (!ended.aborted) {
       await pause(pingEvery, ended);
-      if (ended.aborted || document.hidden || this.connection.phase !== "live") continue;
+      if (ended.aborted || document.hidden || this.connection.phase !== "live" || Date.now() - this.heard < pingEvery) continue;
       try {
         await fetch("/healthz", { signal: AbortSignal.any([ended, AbortSignal.timeout(pingTimeout)]), cache: "no-store" });
       } catch {

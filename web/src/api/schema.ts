@@ -7045,7 +7045,10 @@ export interface operations {
     };
     graph: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description only hosts and switches, and the cables and tunnels between them */
+                underlay?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;

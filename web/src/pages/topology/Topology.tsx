@@ -34,7 +34,7 @@ function useTunnels(hosts: number): [string, string][] | undefined {
     enabled: hosts > 1,
     refetchInterval: 10_000,
     queryFn: async ({ signal }) => {
-      const g = await data(api.GET("/v1/graph", { signal }) as Promise<{ data?: components["schemas"]["Graph"] }>);
+      const g = await data(api.GET("/v1/graph", { params: { query: { underlay: true } }, signal }) as Promise<{ data?: components["schemas"]["Graph"] }>);
       const name = (id: string) => id.slice(id.indexOf("/") + 1);
       return (g.edges ?? []).filter((e) => e.kind === "tunnel").map((e): [string, string] => [name(e.from), name(e.to)]);
     },
