@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"weir.dev/weir/api"
@@ -53,13 +54,52 @@ func (e *Editor) HostsTurned(ctx context.Context, fence store.Cond, lost, back m
 	return err
 }
 
-// Resettle looks at all placements anew.
+// looks are what several callers of Resettle have in common: many hosts may come back at once.
+type looks struct {
+	turn sync.Mutex // one at a time
+	mu   sync.Mutex
+	next *look // has not begun yet
+}
+
+type look struct {
+	done chan struct{}
+	err  error
+}
+
+// resettleMost bounds a look that its callers wait for together.
+const resettleMost = 30 * time.Second
+
+// Resettle looks at all placements anew. Callers that come while one look goes on share the next.
 func (e *Editor) Resettle(ctx context.Context) error {
-	_, err := e.edit(ctx, func(st *state) error {
+	e.looks.mu.Lock()
+	l := e.looks.next
+	if l == nil {
+		l = &look{done: make(chan struct{})}
+		e.looks.next = l
+		go e.look(context.WithoutCancel(ctx), l)
+	}
+	e.looks.mu.Unlock()
+	select {
+	case <-l.done:
+		return l.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *Editor) look(ctx context.Context, l *look) {
+	defer close(l.done)
+	e.looks.turn.Lock()
+	defer e.looks.turn.Unlock()
+	e.looks.mu.Lock()
+	e.looks.next = nil // who comes from here on may have news that this look does not see
+	e.looks.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, resettleMost)
+	defer cancel()
+	_, l.err = e.edit(ctx, func(st *state) error {
 		st.placeAll = true
 		return nil
 	})
-	return err
 }
 
 // DeclareHost gives a host that is known already the capacity that its new join token names.

@@ -42,6 +42,8 @@ type Editor struct {
 	Placement string // the strategy's name
 	Underlay  string // of all hosts: "vxlan" tunnels between them
 	NoRouter  bool   // no router runs, whatever switches are known from before
+
+	looks looks
 }
 
 // state is everything declared, as it is at one epoch, and what an edit makes of it.

@@ -31,6 +31,7 @@ export default async function () {
     await p.getByRole("application", { name }).waitFor();
     others.push(p);
   }
+  await page.waitForTimeout(Math.min(10_000, (1000 * seconds) / 5)); // they have drawn what there is
   const watched = await spent();
   say(`the manager spends ${alone.toFixed(1)} % of a core with nobody watching, ${watched.toFixed(1)} % with ${tabs} tabs open: ${(watched - alone).toFixed(1)} % for them`);
   for (const p of others.slice(1)) await p.close();
