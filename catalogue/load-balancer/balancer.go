@@ -32,8 +32,10 @@ type balancer struct {
 	send     func(nf.Dir, nf.Frame)
 	settle   func(nf.Dir, []byte, nf.Rewrite) // the switch does the same with the further frames of a flow
 	unsettle func()                           // it does so with none any more
-	// ours takes what is to a virtual address and of no service, and ARP and neighbour discovery at in. mine: it goes no further. nil: nobody does.
+	// ours takes ARP, neighbour discovery and what is to our MAC address at in. mine: it goes no further. nil: nobody does.
 	ours func(frame []byte, incomplete bool) (mine bool)
+	// accept takes what is to a virtual address and of no service, and unicast requests for one: clients may know it by the MAC address of a former instance. nil: nobody does.
+	accept func(frame []byte, incomplete bool)
 	// own is the same at out, for the function's own addresses.
 	own func(frame []byte, incomplete bool) (mine bool)
 }
@@ -194,13 +196,15 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame, now time.Time) nf.Verdict {
 
 // fromClient takes a frame from in. false: it passes as it is.
 func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done bool) {
-	take := func() bool { return b.ours != nil && b.ours(f.Data, f.ChecksumMissing()) }
 	if !p.Src.IsValid() || !b.virtual[p.Dst] {
-		if take() {
+		if b.ours != nil && b.ours(f.Data, f.ChecksumMissing()) {
 			return true
 		}
 		if asked, ok := arpTarget(p, f.Data); ok {
-			return b.virtual[asked] // nobody behind us has it
+			if done = b.virtual[asked]; done && f.Data[0]&1 == 0 && p.TagCount == 0 && b.accept != nil {
+				b.accept(f.Data, false)
+			}
+			return done // nobody behind us has it
 		}
 		if p.Bad != "" && b.targets[p.Dst] { // the target may read it otherwise
 			b.count.malformed++
@@ -229,8 +233,10 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		b.remember(nf.Up, p, m, now)
 	}
 	if m.s == nil {
-		if p.Part != nf.Whole || !take() {
+		if p.Part != nf.Whole || p.TagCount > 0 || b.accept == nil {
 			b.count.malformed++
+		} else {
+			b.accept(f.Data, f.ChecksumMissing())
 		}
 		return true
 	}

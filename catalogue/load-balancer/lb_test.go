@@ -98,6 +98,24 @@ func connect(t testing.TB, r *rig.Rig, addr string) (c net.Conn, target, client 
 	return c, words[0], words[1], nil
 }
 
+// A client may know a virtual address by the MAC address of a former instance, as after a move to another host. Requests and pings to that one are answered, too.
+func TestTheMACAddressOfAFormerInstance(t *testing.T) {
+	r := rig.New(t, false)
+	stations(t, r)
+	launch(t, r, two)
+	const former = "02:00:00:00:00:99"
+	for _, virtual := range []string{"10.77.0.100", "2001:db8:77::100"} {
+		rig.Command(t, r.Client, "ip", "neigh", "replace", virtual, "lladdr", former, "dev", r.Client.Link.Name, "nud", "permanent")
+		rig.Command(t, r.Client, "ping", "-q", "-c", "2", "-i", "0.05", "-W", "2", virtual)
+		// The kernel asks the former MAC address whether it is still there, and hears of the new one.
+		rig.Command(t, r.Client, "ip", "neigh", "replace", virtual, "lladdr", former, "dev", r.Client.Link.Name, "nud", "probe")
+		rig.Eventually(t, "the client knows where "+virtual+" is now", func() bool {
+			known := rig.Command(t, r.Client, "ip", "neigh", "show", "to", virtual)
+			return strings.Contains(known, "lladdr") && !strings.Contains(known, former)
+		})
+	}
+}
+
 // Real connections, with offloads and without, by both families: the virtual address answers pings, both targets get their share and see the client, streams
 // arrive whole, and one that goes down gets no more.
 func TestStations(t *testing.T) {

@@ -138,7 +138,7 @@ func (l *function) load(s nf.Start) error {
 		return fmt.Errorf("virtual addresses: %w", err)
 	}
 	l.front.Everywhere()
-	l.balancer.ours = l.front.Take
+	l.balancer.ours, l.balancer.accept = l.front.Take, l.front.Accept
 	if l.watch != nil {
 		l.balancer.own = l.watch.Take
 	}

@@ -197,12 +197,22 @@ func (s *Station) Take(frame []byte, incomplete bool) (mine bool) {
 	default:
 		return mine
 	}
-	b := bytes.Clone(frame)
-	if p := nf.Decode(b); incomplete && p.Bad == "" && p.Payload > 0 {
-		p.Complete(b)
-	}
-	Inject(s.link, 0, b)
+	s.inject(bytes.Clone(frame), incomplete)
 	return mine
+}
+
+// Accept a frame that is for one of the station's addresses, whatever MAC address it is for: its sender may know that of a former instance.
+func (s *Station) Accept(frame []byte, incomplete bool) {
+	b := bytes.Clone(frame)
+	copy(b, s.mac)
+	s.inject(b, incomplete)
+}
+
+func (s *Station) inject(frame []byte, incomplete bool) {
+	if p := nf.Decode(frame); incomplete && p.Bad == "" && p.Payload > 0 {
+		p.Complete(frame)
+	}
+	Inject(s.link, 0, frame)
 }
 
 // solicits tells whether a frame goes to the group of an address of ours (RFC 4291, 2.7.1).
