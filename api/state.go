@@ -118,6 +118,8 @@ const (
 	ConditionOpen ConditionType = "Open"
 	// ConditionPartial is of a policy that is in force without some of its chain's functions.
 	ConditionPartial ConditionType = "Partial"
+	// ConditionUnselected is of a policy in force across hosts whose chain gives packets other addresses, while the policy selects by the former ones.
+	ConditionUnselected ConditionType = "Unselected"
 	// ConditionImpaired is of a chain some of whose functions are down, and of a policy in force that such a chain serves.
 	ConditionImpaired ConditionType = "Impaired"
 	// ConditionFailed is of an endpoint in error, and of a function that could not be made.
@@ -152,6 +154,7 @@ const (
 	ReasonWaiting   Reason = "Waiting"        // a part is not there yet: it will be as wanted once that comes
 	ReasonRefused   Reason = "Refused"        // it cannot be in force as it is
 	ReasonUnfit     Reason = "Unfit"          // a function has other ports than the chain wants of it
+	ReasonRewrites  Reason = "Rewrites"       // a function changes addresses
 	ReasonDropped   Reason = "Dropped"        // a function is down, and its frames are dropped
 	ReasonBypassed  Reason = "Bypassed"       // a function is down, and its frames go round it
 	ReasonNamespace Reason = "Namespace"      // the network namespace is not there

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,13 +17,14 @@ type awaited struct {
 	all      map[string]bool   // "function/fw"
 	open     map[string]string // those that are not there yet: what they still are
 	messages map[string]string // of functions' status
+	warnings map[string]string // of policies that are in force, and lack something that time does not bring
 }
 
 // verdict says why an object is not there yet; empty when it is.
 type verdict func(item any) string
 
 func await(d api.Document, changes []api.Change) *awaited {
-	w := &awaited{all: map[string]bool{}, open: map[string]string{}, messages: map[string]string{}}
+	w := &awaited{all: map[string]bool{}, open: map[string]string{}, messages: map[string]string{}, warnings: map[string]string{}}
 	for name := range d.Endpoints {
 		w.set("endpoint/"+name, "not seen")
 	}
@@ -70,8 +72,14 @@ func (w *awaited) note(n noun, step change, deleted map[string]bool, judge verdi
 		}
 		if w.all[key] {
 			w.set(key, judge(item))
-			if f, ok := item.(api.Function); ok {
-				w.messages[key] = f.Status.Message
+			switch x := item.(type) {
+			case api.Function:
+				w.messages[key] = x.Status.Message
+			case api.Policy:
+				delete(w.warnings, key)
+				if c := x.Status.Conditions.Get(api.ConditionUnselected); c != nil {
+					w.warnings[key] = "policy " + x.Name + ": " + c.Message
+				}
 			}
 		}
 	}
@@ -141,11 +149,16 @@ func readyIn(d api.Document) verdict {
 				return "in force without " + c.Message
 			}
 		}
-		if p, ok := item.(api.Policy); ok && why == "" && starts && p.Status.Message == "" && !renders(p.Status.RenderedPath, d.Chains[p.Spec.Chain].Path) {
+		if p, ok := item.(api.Policy); ok && why == "" && starts && plain(p.Status) && !renders(p.Status.RenderedPath, d.Chains[p.Spec.Chain].Path) {
 			return "in force as its chain was before"
 		}
 		return why
 	}
+}
+
+// plain tells of a policy in force that nothing is left out of its way.
+func plain(s api.PolicyStatus) bool {
+	return s.Message == "" || s.Conditions.Get(api.ConditionUnselected) != nil
 }
 
 // renders tells whether a rendered path meets a chain's functions. One of which nothing is known does.
@@ -233,6 +246,10 @@ func (a *app) waitFor(ctx context.Context, c *api.Client, d api.Document, change
 			}
 			w.note(s.n, s.step, deleted, readyIn(d))
 		}
+	}
+	p.Clear()
+	for _, key := range slices.Sorted(maps.Keys(w.warnings)) {
+		fmt.Fprintf(a.Stderr, "weir: warning: %s\n", command.Printable(w.warnings[key]))
 	}
 	return nil
 }

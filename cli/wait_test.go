@@ -37,3 +37,27 @@ func TestPolicyIsAwaitedUntilItLeadsWhereItsChainDoes(t *testing.T) {
 		t.Errorf("a function that shall be stopped: %q", why)
 	}
 }
+
+// What a policy in force does not select does not come by waiting: apply warns of it, as long as it is so.
+func TestAPolicyThatSelectsTooLittleIsReadyWithAWarning(t *testing.T) {
+	d := api.Document{Chains: map[string]api.ChainSpec{"c": {Path: "nat"}}, Policies: map[string]api.PolicySpec{"p": {Chain: "c"}}}
+	w := await(d, nil)
+	w.set("chain/c", "")
+	note := func(path string, conditions ...api.Condition) {
+		p := api.Policy{Meta: api.Meta{Name: "p"}, Spec: d.Policies["p"], Status: api.PolicyStatus{State: api.PolicyActive, RenderedPath: []string{path}, Conditions: conditions}}
+		if len(conditions) > 0 {
+			p.Status.Message = conditions[0].Message
+		}
+		w.note(policies(), change{kind: api.DeltaReset, items: []any{p}}, nil, readyIn(d))
+	}
+	unselected := api.Condition{Type: api.ConditionUnselected, Reason: api.ReasonRewrites, Message: "function nat changes addresses"}
+	if note("function/old/in", unselected); len(w.open) != 1 {
+		t.Error("a policy that leads where its chain was before is ready")
+	}
+	if note("function/nat/in", unselected); len(w.open) > 0 || w.warnings["policy/p"] != "policy p: function nat changes addresses" {
+		t.Errorf("open: %v; warnings: %v", w.open, w.warnings)
+	}
+	if note("function/nat/in"); len(w.open) > 0 || len(w.warnings) > 0 {
+		t.Errorf("open: %v; warnings: %v", w.open, w.warnings)
+	}
+}

@@ -157,7 +157,33 @@ func (l *loop) policyStatus(name string, generation int64) api.PolicyStatus {
 			s.Note(api.ConditionOpen, api.ReasonWaiting)
 		}
 	}
+	if text := l.unselected(name); text != "" && s.State == api.PolicyActive && s.Message == "" {
+		s.Message, s.Conditions = text, api.Conditions{{Type: api.ConditionUnselected, Reason: api.ReasonRewrites, Message: text}}
+	}
 	return s
+}
+
+// unselected says what a policy may not select across hosts, "" if it selects all. The frames of an endpoint are known by its addresses there, and a function
+// may have given packets others. On one host, and everywhere if the policy is exhaustive, it takes all that enters or leaves by the endpoint's port.
+func (l *loop) unselected(name string) string {
+	p := l.intent.policies[name].Spec
+	end := "from: " + p.From
+	s, err := api.ParseSelector(p.From)
+	if err == nil && s.Kind != api.SelectEndpoint {
+		end = "to: " + p.To
+		s, err = api.ParseSelector(p.To)
+	}
+	if err != nil || s.Kind != api.SelectEndpoint || !p.IsSymmetric() || p.ModeOrDefault() != api.ModeSelective {
+		return ""
+	}
+	for _, h := range l.intent.chains[p.Chain].Spec.Hops() {
+		rewrites := l.intent.functions[h.Function].Status.Rewrites
+		if !h.Tap && (slices.Contains(rewrites, "src-ip") || slices.Contains(rewrites, "dst-ip")) {
+			return fmt.Sprintf("function %s changes addresses, and across hosts a policy selects by the addresses of its endpoints: packets for other addresses, ARP and neighbour discovery may go past the chain; make the policy exhaustive (%s, mode: exhaustive, nothing else but the chain)",
+				h.Function, end)
+		}
+	}
+	return ""
 }
 
 // fresh tells of a policy that it never was in force, that a host has not steered it by itself, and that it does not fail open.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,38 @@ func TestAnEndpointThatIsNotFoundIsWaiting(t *testing.T) {
 		s := l.endpointStatus(api.Endpoint{Spec: spec})
 		if c := s.Conditions.Get(api.ConditionWaiting); c == nil || c.Reason != api.ReasonWaiting || c.Message != says || s.Message != says || s.State != api.EndpointPending {
 			t.Errorf("%+v, want %q", s, says)
+		}
+	}
+}
+
+// Across hosts a policy selects its way back by addresses, so one through a function that changes these says what it does not select.
+func TestAPolicyThroughAFunctionThatChangesAddressesSaysWhatItDoesNotSelect(t *testing.T) {
+	l := &loop{intent: newIntent(), steering: newSteering(0)}
+	l.intent.chains["out"] = api.Chain{Spec: api.ChainSpec{Path: "tap:mon | fw | nat"}}
+	l.intent.chains["plain"] = api.Chain{Spec: api.ChainSpec{Path: "tap:mon | lower"}}
+	for name, rewrites := range map[string][]string{"fw": nil, "nat": {"src-port", "src-ip"}, "mon": {"dst-ip"}, "lower": {"ttl", "dst-mac"}} {
+		l.intent.functions[name] = api.Function{Status: api.FunctionStatus{Rewrites: rewrites}}
+	}
+	one := false
+	for name, x := range map[string]struct {
+		spec api.PolicySpec
+		says string // which end to name
+	}{
+		"between endpoints":       {api.PolicySpec{From: "a", To: "b", Chain: "out"}, "from: a"},
+		"from an endpoint":        {api.PolicySpec{From: "a", Match: []string{"tcp"}, Chain: "out"}, "from: a"},
+		"to an endpoint":          {api.PolicySpec{From: "10.0.0.0/8", To: "b", Chain: "out"}, "to: b"},
+		"between networks":        {api.PolicySpec{From: "10.0.0.0/8", To: "10.1.0.0/16", Chain: "out"}, ""},
+		"exhaustive":              {api.PolicySpec{From: "a", Mode: api.ModeExhaustive, Chain: "out"}, ""},
+		"one way":                 {api.PolicySpec{From: "a", To: "b", Symmetric: &one, Chain: "out"}, ""},
+		"copies":                  {api.PolicySpec{From: "a", To: "b", Mode: api.ModeReplica, Chain: "out"}, ""},
+		"addresses stay the same": {api.PolicySpec{From: "a", To: "b", Chain: "plain"}, ""},
+	} {
+		l.intent.policies["p"] = api.Policy{Spec: x.spec}
+		l.out.Paths = fabric.NewPaths(map[string]*fabric.Path{"p": {Forward: []string{"a"}}})
+		s := l.policyStatus("p", 1)
+		c := s.Conditions.Get(api.ConditionUnselected)
+		if s.State != api.PolicyActive || (c != nil) != (x.says != "") || c != nil && (c.Message != s.Message || !strings.HasPrefix(c.Message, "function nat changes addresses") || !strings.Contains(c.Message, "("+x.says+", mode: exhaustive")) {
+			t.Errorf("%s: %+v", name, s)
 		}
 	}
 }
