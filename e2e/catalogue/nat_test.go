@@ -55,10 +55,17 @@ func TestNATInAChain(t *testing.T) {
 				c.Close()
 				t.Error("a client can be reached at its own address")
 			}
-			r.MustApply(ctx, t, strings.Replace(document, "port: 8080", "port: 8081", 1))
+			document = strings.Replace(document, "port: 8080", "port: 8081", 1)
+			r.MustApply(ctx, t, document)
 			echo(t, out)
 			again, _ := connect(ctx, t, r.Bob(), "10.9.0.100:8081")
 			echo(t, again)
+			r.MustApply(ctx, t, strings.Replace(document, "from: alice", "to: bob", 1)) // at the other end
+			echo(t, out)
+			echo(t, again)
+			if _, who := connect(ctx, t, r.Alice(), "10.9.0.2:7000"); !strings.HasPrefix(who, "10.9.0.10") {
+				t.Errorf("with the policy at the server, it sees %s: want an address of the pool", who)
+			}
 			for _, f := range elsewhere.Incoming("") {
 				if f.Data[0]&1 == 0 {
 					t.Errorf("carol gets what is for others: % x", f.Data[:60])
