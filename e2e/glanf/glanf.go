@@ -248,33 +248,21 @@ func (s *Stations) trigger(ctx context.Context, i int) (a Alarm, err error) {
 }
 
 // Rate measures the chain's rate in bits of whole frames a second, by one TCP stream of some seconds after one of which nothing is counted. It fails if no
-// attempt is within Exact of RateBits, and if one is above. more are further arguments of iperf3, such as --reverse.
+// attempt is within Exact of RateBits, and if more than that arrives in the whole time of one. more are further arguments of iperf3, such as --reverse.
 func (s *Stations) Rate(ctx context.Context, seconds int, more ...string) (float64, error) {
-	mtu := 0
-	if err := netns.Do(s.Client, func() error {
-		l, err := net.InterfaceByName("eth0")
-		if err == nil {
-			mtu = l.MTU
-		}
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	const ethernet, headers = 14, 20 + 20 + 12 // IPv4, TCP with time stamps
 	if !netip.MustParseAddr(s.Addr).Is4() {
 		return 0, fmt.Errorf("address %s: want IPv4", s.Addr)
 	}
 	var seen []float64
 	for range attempts {
-		bits, err := s.Iperf(ctx, s.Client, s.Server, s.Addr, 5201, seconds, append([]string{"--omit", "1"}, more...)...)
+		bits, least, err := s.Limited(ctx, s.Client, s.Server, s.Addr, 5201, seconds, more...)
 		if err != nil {
 			return 0, err
 		}
-		bits *= float64(mtu+ethernet) / float64(mtu-headers)
-		if seen = append(seen, bits); bits > RateBits*(1+Exact) {
-			break
+		if least > RateBits*(1+Exact) {
+			return 0, fmt.Errorf("%.4g bit/s arrived in the whole time: want %.4g at most", least, RateBits*(1+Exact))
 		}
-		if bits >= RateBits*(1-Exact) {
+		if seen = append(seen, bits); bits >= RateBits*(1-Exact) && bits <= RateBits*(1+Exact) {
 			return bits, nil
 		}
 	}
