@@ -26,8 +26,8 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// Patience is how long anything may take to come.
-const Patience = 10 * time.Second
+// Patience is how long anything may take to come: also on a busy machine whose processor is emulated.
+const Patience = time.Minute
 
 // Addresses of the stations.
 var (
