@@ -70,7 +70,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	var doors []door
+	var doors []*door
 	for _, p := range ports {
 		d, err := openDoor(p)
 		if err != nil {
@@ -78,7 +78,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 		}
 		defer d.Close()
 		doors = append(doors, d)
-		s.inner = append(s.inner, d.inner)
+		s.inner = append(s.inner, d.inner.Attrs().Name)
 	}
 	raw, err := nf.ReadConfig(s.Config)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *ids) run(ctx context.Context, ports []string) error {
 		}
 	})
 	raising.Go(func() { s.raise(serving) })
-	err = nf.Serve(serving, s.log, doors[0].Bridge, told, nf.Work{Load: s.load, Report: s.report, Numbers: s.alerts.numbers})
+	err = nf.Serve(serving, s.log, doors[0], told, nf.Work{Load: s.load, Report: s.report, Numbers: s.alerts.numbers})
 	end()
 	raising.Wait()
 	if err == nil && ctx.Err() == nil {

@@ -52,14 +52,20 @@ func (s Signals) Stop() {
 	signal.Stop(s.usr1)
 }
 
-// Serve takes the bridge up and works until ctx ends. Stopped means stopped: then the bridge is down, and no frame passes.
-func Serve(ctx context.Context, log *slog.Logger, b *Bridge, told Signals, w Work) error {
-	if err := b.Up(); err != nil {
+// Gate is what frames pass while it is up, as a Bridge is.
+type Gate interface {
+	Up() error
+	Down() error
+}
+
+// Serve takes the gate up and works until ctx ends. Stopped means stopped: then the gate is down, and no frame passes.
+func Serve(ctx context.Context, log *slog.Logger, g Gate, told Signals, w Work) error {
+	if err := g.Up(); err != nil {
 		return err
 	}
 	defer func() {
-		if err := b.Down(); err != nil {
-			log.Warn("take bridge down", "error", err)
+		if err := g.Down(); err != nil {
+			log.Warn("let no more frames pass", "error", err)
 		}
 	}()
 	w.attend(ctx, told)

@@ -291,7 +291,7 @@ func (d *Daemon) Settle(ctx context.Context) (left int, err error) {
 	}
 }
 
-// filters counts the tc filters of all links of the daemon and its functions.
+// filters counts the programs that are tc filters at all links of the daemon and its functions.
 func (d *Daemon) filters() (n int, err error) {
 	spaces := []string{d.home()}
 	entries, err := os.ReadDir(d.inst.NetnsDir())
@@ -303,21 +303,34 @@ func (d *Daemon) filters() (n int, err error) {
 	}
 	for _, s := range spaces {
 		err := netns.Do(s, func() error {
-			links, err := netlink.LinkList()
-			if err != nil {
-				return err
-			}
-			for _, l := range links {
-				for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-					if f, err := netlink.FilterList(l, parent); err == nil { // a link without the qdisc has none
-						n += len(f)
-					}
-				}
-			}
-			return nil
+			here, err := filtersHere()
+			n += here
+			return err
 		})
 		if err != nil {
 			return n, err
+		}
+	}
+	return n, nil
+}
+
+// filtersHere counts those of the namespace that it is called in. Functions may have filters of their own, which are no programs.
+func filtersHere() (n int, err error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range links {
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			all, err := netlink.FilterList(l, parent)
+			if err != nil { // a link without the qdisc has none
+				continue
+			}
+			for _, f := range all {
+				if f.Type() == (&netlink.BpfFilter{}).Type() {
+					n++
+				}
+			}
 		}
 	}
 	return n, nil

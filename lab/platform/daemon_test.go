@@ -6,6 +6,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns"
 )
 
 // A daemon whose lab was killed is ended by the next run, by the record that it left; and nothing else.
@@ -77,4 +84,37 @@ func TestDaemonThatDoesNotComeUp(t *testing.T) {
 			t.Errorf("clone %q: it has a program", f)
 		}
 	}
+}
+
+// The lab waits until no program is a tc filter. What a function has at its ports is no program, and stays: nobody waits for that.
+func TestFiltersThatAreNoProgramsAreNotCounted(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	space := filepath.Join(t.TempDir(), "netns")
+	must(netns.Create(space, netns.Options{Quiet: true}))
+	t.Cleanup(func() { must(netns.Delete(space)) })
+	must(netns.Do(space, func() error {
+		lo, err := netlink.LinkByName("lo")
+		must(err)
+		index := lo.Attrs().Index
+		must(netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
+		attrs := netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Protocol: unix.ETH_P_ALL, Priority: 1}
+		must(netlink.FilterAdd(&netlink.U32{FilterAttrs: attrs, RedirIndex: index}))
+		if n, err := filtersHere(); n != 0 || err != nil {
+			t.Errorf("a redirection: %d, %v", n, err)
+		}
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		must(err)
+		defer program.Close()
+		attrs.Priority = 2
+		must(netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: attrs, Fd: program.FD(), Name: "weir", DirectAction: true}))
+		if n, err := filtersHere(); n != 1 || err != nil {
+			t.Errorf("and a program: %d, %v", n, err)
+		}
+		return nil
+	}))
 }
