@@ -30,6 +30,7 @@ type Options struct {
 	API       platform.API    // of a Weir that runs, for platform hosts
 	Former    platform.Former // another version of Weir, for platform former
 	Progress  Progress
+	QuietWait time.Duration // how long all trials may wait for quiet moments, taken together; see Runner
 }
 
 // Run begins a run in a directory without one and makes its trials. What there is is always reported: with an error, a partial result.
@@ -49,7 +50,7 @@ func Run(ctx context.Context, o Options) (Results, error) {
 	if err != nil {
 		return Results{}, errors.Join(err, b.close())
 	}
-	return finish(ctx, o.Dir, j, b, o.Progress)
+	return o.finish(ctx, j, b)
 }
 
 // Resume goes on with a run that ended early. The study, its mode and its seed are the run's.
@@ -67,7 +68,7 @@ func Resume(ctx context.Context, o Options) (Results, error) {
 			return Results{}, errors.Join(err, b.close(), j.Close())
 		}
 	}
-	return finish(ctx, o.Dir, j, b, o.Progress)
+	return o.finish(ctx, j, b)
 }
 
 // benches of a run: of all variants, and of the duplicate.
@@ -86,12 +87,12 @@ func (o Options) benches(ctx context.Context) (b benches, err error) {
 func (b benches) close() error { return errors.Join(b[0].Close(), b[1].Close()) }
 
 // finish a run that has begun.
-func finish(ctx context.Context, dir string, j *study.Journal, b benches, progress Progress) (Results, error) {
-	r := &Runner{Experiments: experiment.All(), Journal: j, Bench: b[0], Twin: b[1], Progress: progress, Rules: Rules()}
+func (o Options) finish(ctx context.Context, j *study.Journal, b benches) (Results, error) {
+	r := &Runner{Experiments: experiment.All(), Journal: j, Bench: b[0], Twin: b[1], Progress: o.Progress, Rules: Rules(), QuietWait: o.QuietWait}
 	err := r.Run(ctx)
 	err = errors.Join(err, b.close())
 	results := Summarise(j)
-	return results, errors.Join(err, j.Close(), Save(dir, results))
+	return results, errors.Join(err, j.Close(), Save(o.Dir, results))
 }
 
 // Report computes the results of a run that is over, or goes on elsewhere.

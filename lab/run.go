@@ -26,7 +26,14 @@ type Runner struct {
 	Progress    Progress
 	Rules       VoidRules
 	Memory      func() (free float64) // share of the machine's memory that is free; nil: as the kernel says
+	QuietWait   time.Duration         // how long all trials may wait for quiet moments, taken together. A trial waits for quietEach at most
 }
+
+// QuietWait is the usual Runner.QuietWait, and MostQuietWait the longest one that makes sense.
+const (
+	QuietWait     = time.Minute
+	MostQuietWait = time.Hour
+)
 
 // Progress is told how a run goes. Methods are called from one goroutine.
 type Progress interface {
@@ -351,15 +358,14 @@ func (s *state) measure(ctx context.Context, length time.Duration, f func(contex
 
 // Waiting for a quiet moment before a trial: how long at most, and how often to look.
 const (
-	quietWait = 5 * time.Second
+	quietEach = 5 * time.Second
 	quietLook = 200 * time.Millisecond
-	quietSum  = time.Minute // of all trials of a run
 )
 
 // quiet waits until the canary runs undisturbed, and gives its last factor. What the trial before left running ends meanwhile.
 func (s *state) quiet(ctx context.Context) (float64, error) {
 	begin := time.Now()
-	end := begin.Add(min(quietWait, quietSum-s.waited))
+	end := begin.Add(min(quietEach, s.QuietWait-s.waited))
 	defer func() { s.waited += time.Since(begin) }()
 	for {
 		factor := s.sampler.Check()

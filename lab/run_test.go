@@ -114,6 +114,28 @@ func runner(f *fake, j *study.Journal) *Runner {
 	return &Runner{Experiments: map[string]experiment.Experiment{"fake": f}, Journal: j, Progress: Silent{}, Rules: VoidRules{Steal: 2, Canary: 1e9, Squeeze: 1e9, Offered: 0.995}}
 }
 
+// A run whose machine is never quiet waits as long as it may, and then not again.
+func TestWaitingForQuietMomentsIsBounded(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		may   time.Duration
+		waits bool
+	}{{0, false}, {QuietWait, true}} {
+		s := newState(&Runner{Rules: VoidRules{Canary: 0}, QuietWait: c.may}) // a canary is never so fast
+		if _, err := s.quiet(ended); errors.Is(err, context.Canceled) != c.waits {
+			t.Errorf("a run that may wait %s: %v: want that it waits: %t", c.may, err, c.waits)
+		}
+	}
+	s := newState(&Runner{Rules: VoidRules{Canary: 0}, QuietWait: 10 * time.Millisecond})
+	if _, err := s.quiet(t.Context()); err != nil || s.waited < s.QuietWait {
+		t.Errorf("it waited %s of %s: %v", s.waited, s.QuietWait, err)
+	}
+	if _, err := s.quiet(ended); err != nil {
+		t.Errorf("it has waited as long as it may, and waits: %v", err)
+	}
+}
+
 // What only a set-up can tell is a reason to skip a variant, from its first trial on. It is asked once.
 func TestWhatIsNotHereIsSkipped(t *testing.T) {
 	f := &fake{value: known, setup: func(l experiment.Levels) error {

@@ -229,7 +229,8 @@ func (a *labs) labRun() *cobra.Command {
 	var quick, full bool
 	var only, dir, images, before string
 	var seed uint64
-	var repeat int
+	var repeat, blocks int
+	var quietWait time.Duration
 	cmd := &cobra.Command{
 		Use:   "run STUDY [--quick|--full] [--only FACTOR=LEVEL,...] [--seed N] [--repeat N] [--dir DIR]",
 		Short: "Run a study",
@@ -261,6 +262,12 @@ chains and policies are made through the API, under names that begin with the ru
 			if err != nil {
 				return err
 			}
+			if blocks < 0 {
+				return command.Usage("--blocks %d: must be at least 1, or 0 for the study's own plan", blocks)
+			}
+			if blocks > 0 {
+				s = s.AtMost(blocks, mode)
+			}
 			sel, err := study.ParseSelection(only)
 			var chosen study.Study
 			if err == nil {
@@ -278,6 +285,9 @@ chains and policies are made through the API, under names that begin with the ru
 			if repeat < 1 || repeat > lab.MaxRepeats {
 				return command.Usage("--repeat %d: want 1 to %d", repeat, lab.MaxRepeats)
 			}
+			if err := checkQuietWait(quietWait); err != nil {
+				return err
+			}
 			// Run it, once or repeatedly.
 			where, err := a.labAPI()
 			if err != nil {
@@ -289,7 +299,7 @@ chains and policies are made through the API, under names that begin with the ru
 			}
 			o := lab.Options{
 				Study: s, Selection: sel, Mode: mode, Seed: seed, Dir: dir, Version: a.Version, Images: a.layouts(images), API: where,
-				Former: platform.Former(before), Progress: a.labProgress(),
+				Former: platform.Former(before), Progress: a.labProgress(), QuietWait: quietWait,
 			}
 			if repeat > 1 {
 				r, err := lab.RunRepeated(cmd.Context(), o, repeat, a.labRepetition(repeat))
@@ -305,11 +315,25 @@ chains and policies are made through the API, under names that begin with the ru
 	f.BoolVar(&full, "full", false, "more and longer trials, as many as the study's full plan has")
 	f.StringVar(&only, "only", "", "levels to keep: factor=level, several with commas")
 	f.Uint64Var(&seed, "seed", 0, "seed of the order of trials (default random)")
+	f.IntVar(&blocks, "blocks", 0, "at most so many blocks in each part, to try a study out: one or two are soon made and too few to find a difference (default as the study's plan has)")
 	f.IntVar(&repeat, "repeat", 1, "run the study so many times, each with new set-ups and the next seed; count the differences found in A/A comparisons, and pool all runs")
 	f.StringVar(&dir, "dir", "", "directory of the results (default weir-lab-STUDY-TIME)")
 	command.ImagesFlag(f, &images)
 	beforeFlag(f, &before)
+	quietWaitFlag(f, &quietWait)
 	return cmd
+}
+
+// quietWaitFlag bounds the waiting for quiet moments.
+func quietWaitFlag(f *pflag.FlagSet, d *time.Duration) {
+	f.DurationVar(d, "quiet-wait", lab.QuietWait, "most time that the trials of a run wait for the machine to be quiet, taken together; 0s where it never is")
+}
+
+func checkQuietWait(d time.Duration) error {
+	if d < 0 || d > lab.MostQuietWait {
+		return command.Usage("--quiet-wait %s: must be from 0s to %s", d, lab.MostQuietWait)
+	}
+	return nil
 }
 
 // beforeFlag names another version of Weir.
@@ -426,17 +450,21 @@ func labCode(err error) error {
 
 func (a *labs) labResume() *cobra.Command {
 	var images, before string
+	var quietWait time.Duration
 	cmd := &cobra.Command{
 		Use: "resume DIR", Short: "Continue a run that ended early",
 		Long:    "Continue a run that ended early, by Ctrl-C, a crash or a full disk. The trials that are left are made in their planned order.",
 		Example: "  weir lab resume weir-lab-wires-20260102-150405",
 		Args:    command.WantArgs(1, 1, "a directory of results"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkQuietWait(quietWait); err != nil {
+				return err
+			}
 			where, err := a.labAPI()
 			if err != nil {
 				return err
 			}
-			o := lab.Options{Dir: args[0], Version: a.Version, Images: a.layouts(images), API: where, Former: platform.Former(before), Progress: a.labProgress()}
+			o := lab.Options{Dir: args[0], Version: a.Version, Images: a.layouts(images), API: where, Former: platform.Former(before), Progress: a.labProgress(), QuietWait: quietWait}
 			if lab.Repeated(args[0]) {
 				r, err := lab.ResumeRepeated(cmd.Context(), o, func(_ int, dir string) { fmt.Fprintf(a.Stderr, "run in %s\n", dir) })
 				return a.labRepeated(cmd.Context(), args[0], r, err)
@@ -447,6 +475,7 @@ func (a *labs) labResume() *cobra.Command {
 		},
 	}
 	beforeFlag(cmd.Flags(), &before)
+	quietWaitFlag(cmd.Flags(), &quietWait)
 	command.ImagesFlag(cmd.Flags(), &images)
 	return cmd
 }

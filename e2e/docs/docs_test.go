@@ -128,6 +128,7 @@ func run(t *testing.T, script string) string {
 	c.Env = environment(map[string]string{
 		"PATH": filepath.Dir(bin) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "TMPDIR": t.TempDir(),
 		"WEIR_NAME": name, "WEIR_IMAGES": images, "WEIR_YES": "true", "NO_COLOR": "1", // weir down asks who reads a page
+		"WEIR_QUIET_WAIT": "0s", "WEIR_BLOCKS": "2", // other tests run beside, and what is measured is not asked: each block but the first two is the same once more
 	})
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()

@@ -140,6 +140,19 @@ func (s Study) For(m Mode) Study {
 	return s
 }
 
+// AtMost is the study with no more than so many blocks in each part's plan of a mode.
+func (s Study) AtMost(blocks int, m Mode) Study {
+	s.Parts = slices.Clone(s.Parts)
+	for i := range s.Parts {
+		plan := &s.Parts[i].Quick
+		if m == Full {
+			plan = &s.Parts[i].Full
+		}
+		plan.Blocks = min(plan.Blocks, blocks)
+	}
+	return s
+}
+
 // Bounds of what a study may ask for.
 const (
 	maxParts    = 50

@@ -100,6 +100,17 @@ func numbers(n int) string {
 	return strings.Join(all, ", ")
 }
 
+func TestBlocksAreBounded(t *testing.T) {
+	s := Study{Parts: []Part{{Name: "a", Quick: Plan{Blocks: 7, Duration: "1s"}, Full: Plan{Blocks: 20}}, {Name: "b", Quick: Plan{Blocks: 1}, Full: Plan{Blocks: 20}}}}
+	want := Study{Parts: []Part{{Name: "a", Quick: Plan{Blocks: 2, Duration: "1s"}, Full: Plan{Blocks: 20}}, {Name: "b", Quick: Plan{Blocks: 1}, Full: Plan{Blocks: 20}}}}
+	if diff := cmp.Diff(want, s.AtMost(2, Quick)); diff != "" {
+		t.Error(diff)
+	}
+	if full := s.AtMost(3, Full); full.Parts[1].Full.Blocks != 3 || full.Parts[0].Quick.Blocks != 7 || s.Parts[0].Full.Blocks != 20 {
+		t.Errorf("%+v of %+v", full, s)
+	}
+}
+
 // A ratio near 1 needs no tolerance of its own: package claim keeps the tolerance away from 1.
 func TestARatioNear1MayBeClaimed(t *testing.T) {
 	for _, v := range []string{"1.2", "0.96", "1.06", "1"} {
