@@ -25,6 +25,7 @@ import (
 func TestAppetiteIsBounded(t *testing.T) {
 	for _, rt := range runtimes {
 		t.Run(rt.name, func(t *testing.T) {
+			t.Parallel() // an abuse holds what it has for some seconds, and another world's is one more neighbour's
 			g := asked
 			if rt.name == "bare" { // where capabilities would be the host's
 				g = nothing
@@ -180,7 +181,10 @@ func (m *meter) read(t *testing.T) use {
 func TestForgedFramesHarmNoNeighbour(t *testing.T) {
 	for _, rt := range runtimes {
 		for _, sw := range rt.switches {
-			t.Run(rt.name+"/"+sw, func(t *testing.T) { forgedFramesHarmNoNeighbour(t, rt, sw) })
+			t.Run(rt.name+"/"+sw, func(t *testing.T) {
+				t.Parallel()
+				forgedFramesHarmNoNeighbour(t, rt, sw)
+			})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,10 +31,15 @@ func newDisk(t *testing.T) *disk {
 	d := &disk{base: t.TempDir()}
 	d.dir = filepath.Join(d.base, "disk")
 	t.Cleanup(func() { // after the rig's end
-		if d.covered {
-			if err := unix.Unmount(d.dir, 0); err != nil {
-				t.Error(err)
-			}
+		if !d.covered {
+			return
+		}
+		err := unix.Unmount(d.dir, 0)
+		for end := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(d.dir, 0) {
+			time.Sleep(20 * time.Millisecond) // a container that starts beside, of another world, has a copy of all mounts for some milliseconds
+		}
+		if err != nil {
+			t.Error(err)
 		}
 	})
 	return d

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,10 +25,38 @@ const (
 	daveAddr  = "10.9.0.4"
 )
 
-// build makes the hostile image, with the labels of its recipe or with others, beside the catalogue's.
+// shelf keeps the images of all worlds, in a directory for each set of capabilities that the hostile one asks for.
+var shelf struct {
+	sync.Mutex
+	dir  string
+	made map[string]string // directories by capabilities
+}
+
+func TestMain(m *testing.M) {
+	var err error
+	if shelf.dir, err = os.MkdirTemp("", "weir-escape-"); err != nil {
+		fmt.Fprintln(os.Stderr, "escape:", err)
+		os.Exit(1)
+	}
+	shelf.made = map[string]string{}
+	code := m.Run()
+	if err := os.RemoveAll(shelf.dir); err != nil {
+		fmt.Fprintln(os.Stderr, "escape:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// build gives a rig the hostile image, with the labels of its recipe or with others, beside the catalogue's. Weir only reads them, so worlds share them.
 func build(ctx context.Context, t *testing.T, r *rig.Rig, capabilities string) {
 	t.Helper()
-	own := filepath.Join(t.TempDir(), "images")
+	shelf.Lock()
+	defer shelf.Unlock()
+	if own, ok := shelf.made[capabilities]; ok {
+		r.Images = own
+		return
+	}
+	own := filepath.Join(shelf.dir, strconv.Itoa(len(shelf.made)))
 	if err := os.CopyFS(own, os.DirFS(r.Images)); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +71,7 @@ func build(ctx context.Context, t *testing.T, r *rig.Rig, capabilities string) {
 	if _, err := recipe.Build(ctx, own); err != nil {
 		t.Fatal(err)
 	}
+	shelf.made[capabilities] = own
 	r.Images = own
 }
 
