@@ -3,10 +3,12 @@ package platform
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +25,15 @@ func TestMain(m *testing.M) {
 	if found, _ := filepath.Glob("../../build/vm/kern/boot/vmlinuz-*-cloud-amd64"); len(found) > 0 && os.Getenv("WEIR_KVM_KERNEL") == "" { // make peers
 		os.Setenv("WEIR_KVM_KERNEL", found[0])
 	}
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
+
+// atOnce is how many tests run at the same time, if nobody says otherwise (-parallel): those that do wait for the kernel and for programs that come up
+// more than they work.
+const atOnce = "3"
 
 func testOptions(t *testing.T) Options {
 	t.Helper()
@@ -74,9 +83,10 @@ func claimed(t *testing.T) string {
 // A peer must really carry traffic, through as many wires as it says, or a ratio to it means nothing. Of all peers the same settings are read, or the peer
 // says why it has nothing that could have them. It leaves nothing behind.
 func TestPlatformsCarry(t *testing.T) {
+	var mu sync.Mutex
 	read := map[string]map[string]string{} // settings of paths
 	absent := map[string]func(setting string) string{}
-	defer func() {
+	t.Cleanup(func() {
 		all := map[string]bool{}
 		for _, settings := range read {
 			for name := range settings {
@@ -93,12 +103,15 @@ func TestPlatformsCarry(t *testing.T) {
 				}
 			}
 		}
-	}()
+	})
 	for _, k := range Kinds() {
 		if !stands(k.Point) {
 			continue
 		}
 		t.Run(k.Name, func(t *testing.T) {
+			if k.Polls == nil && k.Point.Runtime != virtual { // those take whole processors, and run alone; the rest waits more than it works
+				t.Parallel()
+			}
 			o := testOptions(t)
 			if strings.HasPrefix(k.Point.Network, byPolling) && len(processors()) < k.Polls(Layout{}) {
 				t.Skipf("machine lacks processors: want %d: %s", k.Polls(Layout{}), k.Check(o))
@@ -119,7 +132,7 @@ func TestPlatformsCarry(t *testing.T) {
 			if elsewhere {
 				t.Fatal("it can be had here, it is said")
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 			defer cancel()
 			p, err := k.Open(ctx, o)
 			if err != nil {
@@ -144,7 +157,7 @@ func TestPlatformsCarry(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%d wires: %v", n, err)
 				}
-				if turns := k.Polls != nil || k.Point.Function == byPcap; turns { // processes that take turns on a busy machine: ping does not wait for what is late
+				if turns := k.Polls != nil || k.Process; turns { // processes that take turns on a busy machine: ping does not wait for what is late
 					err = path.Try(ctx)
 				} else if r, perr := tools.RunPing(ctx, path.From, tools.PingOptions{To: path.Address, Count: 5, Interval: 5 * time.Millisecond}); perr != nil || r.Received != 5 {
 					err = fmt.Errorf("%d of 5 echoes: %v", r.Received, perr)
@@ -152,11 +165,14 @@ func TestPlatformsCarry(t *testing.T) {
 				if err != nil {
 					t.Errorf("%d wires: %v", n, err)
 				}
-				name := fmt.Sprintf("%s, %d wires", k.Name, n)
-				if read[name], err = path.Conditions(); err != nil {
+				settings, err := path.Conditions()
+				if err != nil {
 					t.Error(err)
 				}
-				absent[name] = func(setting string) string { return k.Absent(Layout{Chain: n}, setting) }
+				mu.Lock()
+				name := fmt.Sprintf("%s, %d wires", k.Name, n)
+				read[name], absent[name] = settings, func(setting string) string { return k.Absent(Layout{Chain: n}, setting) }
+				mu.Unlock()
 			}
 		})
 	}
