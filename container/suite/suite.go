@@ -32,7 +32,10 @@ type Driver struct {
 	ExitCodes bool
 }
 
-const patience = 20 * time.Second
+const (
+	patience = 20 * time.Second
+	longest  = 6 * time.Minute // a test on a busy machine: twelve virtual machines whose processors are emulated
+)
 
 type test struct {
 	*testing.T
@@ -78,7 +81,7 @@ func Run(t *testing.T, open func(t *testing.T) Driver) {
 
 // with runs a test, and destroys all containers afterwards.
 func with(t *testing.T, d Driver, f func(*test)) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
 	defer cancel()
 	t.Cleanup(func() {
 		if err := d.Runtime.Destroy(context.Background()); err != nil {
