@@ -57,6 +57,7 @@ func owned(t *testing.T, s container.Spec) container.Spec {
 
 // A machine's process is nobody, has no rights, and is in the function's network namespace: what a guest that breaks out of its machine would be.
 func TestAMachinesProcessIsNobody(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	plain := spec
 	spec = owned(t, spec)

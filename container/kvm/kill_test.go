@@ -20,6 +20,7 @@ import (
 // The process that drives the machines is killed at any moment of their lives, and a machine's own is: all that is left is known, and can be used or
 // removed.
 func TestKilledOverAndOver(t *testing.T) {
+	t.Parallel()
 	inst := kit.NewInstance(t)
 	image := kit.Rootfs(t)
 	r := open(t, inst)
@@ -98,6 +99,7 @@ func childIsKilled(t *testing.T, name, root, image string, after time.Duration) 
 
 // An exit that nobody saw is found.
 func TestExitWhileNobodyLooked(t *testing.T) {
+	t.Parallel()
 	inst := kit.NewInstance(t)
 	r := open(t, inst)
 	spec := container.Spec{Rootfs: kit.Rootfs(t), ReadOnly: true}

@@ -49,7 +49,8 @@ func fresh(t testing.TB) (*Runtime, container.Spec) {
 	return r, container.Spec{Rootfs: kit.Rootfs(t), ReadOnly: true}
 }
 
-var machines = kit.Kit{Name: Name, Memory: minMemory, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+// machines are emulated, each by about one thread: tests that measure nothing run together, once TestMachine has made the trial.
+var machines = kit.Kit{Name: Name, Memory: minMemory, Together: true, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
 	r, err := New(ctx, inst, Options{Options: o, Kernel: testKernel})
 	if err != nil {
 		return nil, err

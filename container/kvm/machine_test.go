@@ -47,6 +47,7 @@ func compare(t *testing.T, got string, want ...string) {
 }
 
 func TestWhatAProgramFinds(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	shared := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(shared, "dir"), 0o750), os.WriteFile(filepath.Join(shared, "dir", "config.json"), []byte("text\n"), 0o640),
@@ -97,6 +98,7 @@ i=0; while [ $i -lt 40 ]; do busybox sleep 100 & i=$((i+1)); done 2>/dev/null`)
 
 // A function raises events at a socket that its agent has made, and makes anew.
 func TestSocketsOfMounts(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.sock")
@@ -157,6 +159,7 @@ func TestInMachine(t *testing.T) {
 
 // Much goes both ways by exec, and a client that does not read holds up nobody else.
 func TestExecCarriesMuch(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	spec.ID, spec.Args = "a", waiting
 	if err := r.Run(t.Context(), spec); err != nil {
@@ -198,6 +201,7 @@ func TestTextsOfAMachineAreHarmless(t *testing.T) {
 }
 
 func TestMachinesThatFail(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	t.Run("its kernel panics", func(t *testing.T) {
 		s := spec

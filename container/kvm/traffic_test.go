@@ -196,6 +196,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func TestFramesPassAMachineAsTheyAre(t *testing.T) {
+	t.Parallel()
 	t.Run("by a bridge of its program", func(t *testing.T) {
 		r, spec := fresh(t)
 		b := newSandbox(t)
@@ -214,6 +215,7 @@ func TestFramesPassAMachineAsTheyAre(t *testing.T) {
 }
 
 func TestAForwarderThatNoMachineHas(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	spec.ID, spec.Args, spec.Forwarder = "fn", waiting, "magic"
 	if err := r.Run(t.Context(), spec); err == nil || !strings.Contains(err.Error(), `forwarder "magic": a virtual machine has wire`) {
@@ -319,6 +321,7 @@ func TestTCPSegmentsStayWholeThroughAMachine(t *testing.T) {
 
 // What a machine's process held in the namespace is gone with it, also when it is killed.
 func TestTapsGoWithTheMachine(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	b := newSandbox(t)
 	forward(t, r, spec, b)
@@ -366,6 +369,7 @@ func TestTapsGoWithTheMachine(t *testing.T) {
 
 // A function of the catalogue finds what it asks its kernel for: a bridge, nftables with connection tracking, all loaded when it asks.
 func TestTheFirewallFiltersInAMachine(t *testing.T) {
+	t.Parallel()
 	r, spec := fresh(t)
 	b := newSandbox(t)
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(spec.Rootfs, "bin", "firewall"), "../../catalogue/firewall")

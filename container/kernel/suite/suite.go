@@ -116,6 +116,8 @@ type Kit struct {
 	Open   func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error)
 	Memory int64 // that a container takes at least; 0: 16 MiB will do
 	Bare   bool  // see contract.Kernel
+	// Together: the tests of conformance and of isolation run as many at a time as `go test -parallel` says.
+	Together bool
 }
 
 // cases are what package kernel promises of every engine.
@@ -189,6 +191,7 @@ func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 // conformance is that of the runtime alone. Every engine has to have it.
 func (k Kit) conformance(t *testing.T) {
 	contract.Run(t, func(t *testing.T) contract.Driver {
+		k.together(t)
 		r, spec := k.fresh(t)
 		return contract.Driver{
 			Runtime: r, Spec: spec,
@@ -205,9 +208,16 @@ func (k Kit) conformance(t *testing.T) {
 
 func (k Kit) isolation(t *testing.T) {
 	contract.Isolation(t, func(t *testing.T) contract.Kernel {
+		k.together(t)
 		r, spec := k.fresh(t)
 		return contract.Kernel{Runtime: r, Root: spec.Rootfs, Bare: k.Bare}
 	}, func(name string) bool { return Skipped(k.Name, name) != "" })
+}
+
+func (k Kit) together(t *testing.T) {
+	if k.Together {
+		t.Parallel()
+	}
 }
 
 // eventually polls to a deadline.
