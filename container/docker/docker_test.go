@@ -108,7 +108,7 @@ var waiting = suite.Waiting
 // The children of some tests need to know where the engine of their parent is.
 const hostEnv, scriptEnv = "WEIR_DOCKER_HOST", "WEIR_DOCKER_SCRIPT"
 
-var kit = suite.Kit{Name: Name, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+var kit = suite.Kit{Name: Name, Together: true, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
 	return New(ctx, inst, Options{Options: o, Host: os.Getenv(hostEnv), Script: os.Getenv(scriptEnv)})
 }}
 
