@@ -10,11 +10,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/api"
 	"weir.dev/weir/netns"
 )
 
 // mgmtMTU leaves room for what tunnels add to frames of 1500 bytes.
 const mgmtMTU = 9000
+
+// fabricMTU of cables between switches, and to hosts, leaves room for the tag that frames have inside the fabric.
+const fabricMTU = api.DefaultMTU + 4
 
 // spaces keeps the namespaces that links are made in open.
 type spaces struct {
@@ -152,7 +156,9 @@ func (s *spaces) cable(c cable, macs map[string]net.HardwareAddr) error {
 	}
 	_, station := s.p.Hosts[c.b.node]
 	o := netns.VethOptions{HostName: c.sides[0].Interface, PeerName: c.sides[1].Interface, Alias: s.p.alias(c.a.String()), Quiet: !station}
-	if station {
+	if !station {
+		o.MTU = fabricMTU
+	} else {
 		o.PeerMAC = [6]byte(macs[c.b.node])
 		o.Addresses = s.p.addresses(c.b.node)
 	}

@@ -155,8 +155,8 @@ policies:
 func TestANATInAnOpenFlowNetwork(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, "fig2.yaml", nil)
-	echoes(t, b.netns("vm1"), "10.0.0.1:80", 0) // the cables of the testbed have no room for full frames with a tag
-	echoes(t, b.netns("vm2"), "10.0.0.2:7000", 0)
+	echoes(t, b.netns("vm1"), "10.0.0.1:80", bulk)
+	echoes(t, b.netns("vm2"), "10.0.0.2:7000", bulk)
 	for pool, policy := range map[string]string{"10.0.0.100": "from: vm1", "10.0.0.101": "to: vm2"} {
 		b.apply(fmt.Sprintf(`
 endpoints: {vm1: {address: 10.0.0.1/24}, vm2: {address: 10.0.0.2/24}}
