@@ -91,6 +91,35 @@ func placed(host string) *api.Placement {
 	return &api.Placement{Host: host}
 }
 
+// A host looks again when a function elsewhere turns well or not if one of its own chains or policies has it, and only then: else hosts would all be busy with
+// a function that crashes again and again on one of them.
+func TestWhichFunctionsElsewhereConcernAHost(t *testing.T) {
+	i := newIntent("h1", func() {})
+	function := func(name, host string, healthy bool) api.Function {
+		return api.Function{Meta: api.Meta{Name: name}, Placement: placed(host), Status: api.FunctionStatus{Healthy: healthy}}
+	}
+	for name, host := range map[string]string{"mine": "h1", "beside": "h2", "steered": "h2", "steered-not": "h2", "alone": "h2"} {
+		i.now.functions[name] = function(name, host, true)
+	}
+	for name, path := range map[string]string{"across": "mine | beside", "there": "tap:steered", "theirs": "steered-not"} {
+		i.now.chains[name] = api.Chain{Spec: api.ChainSpec{Path: path}}
+	}
+	i.now.policies["p"] = api.Policy{Placement: placed("h1"), Spec: api.PolicySpec{Chain: "there"}}
+	i.now.policies["q"] = api.Policy{Placement: placed("h2"), Spec: api.PolicySpec{Chain: "theirs"}}
+	for name, want := range map[string]bool{"mine": true, "beside": true, "steered": true, "steered-not": false, "alone": false} {
+		old := i.now.functions[name]
+		if got := i.turned(old, function(name, old.At(), false)); got != want {
+			t.Errorf("function %s turns ill: looks again %v, want %v", name, got, want)
+		}
+		if i.turned(old, function(name, old.At(), true)) {
+			t.Errorf("function %s: nothing has changed", name)
+		}
+		if !i.turned(old, function(name, "h3", true)) {
+			t.Errorf("function %s has moved, and the host does not look", name)
+		}
+	}
+}
+
 // An assignment that is without a policy which the router has given back waits until the host hears of that, for a while.
 func TestAnAssignmentWaitsForTheDecisionsThatItFollows(t *testing.T) {
 	poked := make(chan struct{}, 1)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,18 +144,37 @@ func (i *intent) follow(ctx context.Context, c *api.Client, report *report.Repor
 	return errors.Join(errs...)
 }
 
-// elsewhere is what agents need to know of each other's functions: where they are, and whether they are well.
-func elsewhere(o any) (s struct {
-	host    string
-	healthy bool
-}) {
-	if f, ok := o.(api.Function); ok {
-		if f.Placement != nil {
-			s.host = f.Placement.Host
-		}
-		s.healthy = f.Status.Healthy
+// turned tells whether a function is on another host now, or is well or not where that matters to this host.
+func (i *intent) turned(old, now any) bool {
+	f, ok := now.(api.Function)
+	if !ok {
+		return false
 	}
-	return s
+	was := old.(api.Function)
+	return was.At() != f.At() || was.Status.Healthy != f.Status.Healthy && i.concerns(f.Name)
+}
+
+// concerns tells whether a function is in a chain with one of this host's, or in that of a policy that this host steers: whether it is well is said there.
+func (i *intent) concerns(function string) bool {
+	here := func(p *api.Placement) bool { return p != nil && p.Host == i.host }
+	for name, c := range i.now.chains {
+		if !strings.Contains(c.Spec.Path, function) {
+			continue
+		}
+		members := c.Spec.Functions()
+		if !slices.Contains(members, function) {
+			continue
+		}
+		if slices.ContainsFunc(members, func(f string) bool { return here(i.now.functions[f].Placement) }) {
+			return true
+		}
+		for _, p := range i.now.policies {
+			if p.Spec.Chain == name && here(p.Placement) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // named is what every noun has.
@@ -174,7 +195,7 @@ func follow[T named](ctx context.Context, i *intent, r api.Reader[T], o api.List
 			name, uid, gen, del := o.ID()
 			if old, ok := m[name]; ok {
 				_, u, g, dl := old.ID()
-				changed = changed || u != uid || g != gen || dl != del || elsewhere(old) != elsewhere(o)
+				changed = changed || u != uid || g != gen || dl != del || i.turned(old, o)
 			} else {
 				changed = true
 			}
