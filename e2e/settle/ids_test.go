@@ -59,7 +59,13 @@ func TestSuricataSettlesWhatItInspectsNoFurther(t *testing.T) {
 	w := behindDepth(ctx, t, r, 9001, 9002, 9003, 9004)
 	first := w.said
 	w.mustSay(100)
+	short.mustSay(5)
 	for _, c := range seen {
+		rig.Eventually(ctx, t, "a line of a connection that is not behind the depth is seen", func() (bool, string) {
+			n := len(c.Incoming(strings.TrimSuffix(short.line(short.said), "\n")))
+			return n == 1, fmt.Sprintf("seen %d times", n)
+		})
+		// What came before it has been read, too.
 		if n := len(c.Incoming(strings.TrimSuffix(w.line(1), "\n"))); n != 1 {
 			t.Errorf("the first line was seen %d times", n)
 		}
@@ -67,12 +73,6 @@ func TestSuricataSettlesWhatItInspectsNoFurther(t *testing.T) {
 			if len(c.With(strings.TrimSuffix(w.line(n), "\n"))) > 0 {
 				t.Fatalf("line %d of a flow that was settled after %d was seen", n, first)
 			}
-		}
-	}
-	short.mustSay(5)
-	for _, c := range seen {
-		if n := len(c.Incoming(strings.TrimSuffix(short.line(short.said), "\n"))); n != 1 {
-			t.Errorf("a line of a connection that is not behind the depth was seen %d times", n)
 		}
 	}
 	// A word that a rule drops, in the connection that is not settled.
