@@ -26,11 +26,13 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, after int64) (Watch, er
 	go func() {
 		defer cancel()
 		w.end(s.pump(ctx, in, func(c change) error {
-			err := w.hand(c, c.under(prefix))
-			for began := time.Now(); errors.Is(err, ErrLagging) && ctx.Err() == nil && time.Since(began) < catchUp; err = w.hand(c, c.under(prefix)) {
-				time.Sleep(time.Millisecond)
+			events := c.under(prefix)
+			for began := time.Now(); ; time.Sleep(time.Millisecond) {
+				err := w.hand(c, events)
+				if !errors.Is(err, ErrLagging) || ctx.Err() != nil || time.Since(began) >= catchUp {
+					return err
+				}
 			}
-			return err
 		}))
 	}()
 	return w.Watch(), nil
@@ -126,13 +128,14 @@ func (s *Etcd) changes(r clientv3.WatchResponse) []change {
 		}
 		c := &out[len(out)-1]
 		ev := Event{Key: strings.TrimPrefix(string(e.Kv.Key), s.prefix)}
-		if e.PrevKv != nil {
-			ev.Before = e.PrevKv.ModRevision
-		}
 		var err error
-		if e.Type == clientv3.EventTypePut {
+		switch put := e.Type == clientv3.EventTypePut; {
+		case put && e.PrevKv != nil:
+			ev.Last, _ = unseal(ev.Key, e.PrevKv.Value) // nil: it was damaged, and is mended now
+			fallthrough
+		case put:
 			ev.Value, err = s.open(ev.Key, e.Kv.Value)
-		} else if e.PrevKv != nil {
+		case e.PrevKv != nil:
 			ev.Last, err = s.open(ev.Key, e.PrevKv.Value)
 		}
 		if err != nil {

@@ -52,12 +52,11 @@ type Op struct {
 	Value []byte
 }
 
-// Event is one change. For a removal Value is nil and Last is what was removed (nil if no longer known).
+// Event is one change. For a removal Value is nil. Last is what was there before: nil if there was nothing, or if it is no longer known.
 type Event struct {
-	Key    string
-	Value  []byte
-	Last   []byte
-	Before int64 // the revision of the value before; 0: there was none, or it is no longer known
+	Key   string
+	Value []byte
+	Last  []byte
 }
 
 // Batch holds all changes of one revision under the watched prefix. Without events it only tells that the revision

@@ -92,7 +92,7 @@ func (rd *Reader) get(n object.Noun, w http.ResponseWriter, r *http.Request) err
 		return err
 	}
 	value, news := rd.Hosts.WithHealth(n, i)
-	i.Value, _ = rd.viewOf(r.Context(), n)(i.Key, value, i.Revision, 0)
+	i.Value, _ = rd.viewOf(r.Context(), n)(i.Key, value, nil, i.Revision)
 	w.Header().Set("ETag", api.ETag(i.Revision))
 	if none := r.Header.Get("If-None-Match"); none != "" && object.ETagIn(none, i.Revision) && !news {
 		w.WriteHeader(http.StatusNotModified)
@@ -115,7 +115,7 @@ func (rd *Reader) list(n object.Noun, w http.ResponseWriter, r *http.Request) er
 	view := rd.viewOf(r.Context(), n)
 	for _, i := range items {
 		value, _ := rd.Hosts.WithHealth(n, i)
-		i.Value, _ = view(i.Key, value, i.Revision, 0)
+		i.Value, _ = view(i.Key, value, nil, i.Revision)
 		if f.match(store.NameOf(i.Key), i.Value) {
 			out.Items = append(out.Items, object.Wire(i))
 		}

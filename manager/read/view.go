@@ -27,12 +27,13 @@ type hostView struct {
 	revision int64
 	host     string // where it is placed
 	value    []byte
-	same     bool // as at the revision before
+	compared bool // with what was there before,
+	same     bool // and it looks the same
 }
 
-// view is what the client may see of a value at a revision; 0: of one that is gone. before is the revision of the value before, 0 if it is not known. same
-// says that the client has nothing new to see since that one.
-type view func(key string, value []byte, revision, before int64) (seen []byte, same bool)
+// view is what the client may see of a value at a revision; 0: of one that is gone. last is what was there before, nil if that is not known or asked for. same
+// says that it looks the same to the client.
+type view func(key string, value, last []byte, revision int64) (seen []byte, same bool)
 
 // viewOf is how the caller of a request may see stored objects of a kind. Agents see in full what is placed on their host; of endpoints and
 // functions elsewhere they see what chains across hosts need, and chains and policies without their status, which other agents have told: see forHosts. So
@@ -45,10 +46,10 @@ func (rd *Reader) viewOf(ctx context.Context, n object.Noun) view {
 		isAgent = false
 	}
 	if !isAgent {
-		return func(_ string, value []byte, _, _ int64) ([]byte, bool) { return value, false }
+		return func(_ string, value, _ []byte, _ int64) ([]byte, bool) { return value, false }
 	}
-	return func(key string, value []byte, revision, before int64) ([]byte, bool) {
-		v := rd.views.of(n.Kind, key, value, revision, before)
+	return func(key string, value, last []byte, revision int64) ([]byte, bool) {
+		v := rd.views.of(n.Kind, key, value, last, revision)
 		if v.host == who.Host && v.host != "" {
 			return value, false
 		}
@@ -56,23 +57,25 @@ func (rd *Reader) viewOf(ctx context.Context, n object.Noun) view {
 	}
 }
 
-func (c *views) of(kind api.Kind, key string, value []byte, revision, before int64) hostView {
+func (c *views) of(kind api.Kind, key string, value, last []byte, revision int64) hostView {
 	c.mu.Lock()
 	v, known := c.by[key]
 	c.mu.Unlock()
-	if known && v.revision == revision && revision > 0 {
+	if known && v.revision == revision && revision > 0 && (v.compared || last == nil) {
 		return v
 	}
-	old := v
 	v = forHosts(kind, key, value)
 	v.revision = revision
-	v.same = known && before > 0 && old.revision == before && old.host == v.host && bytes.Equal(old.value, v.value)
+	if last != nil {
+		was := forHosts(kind, key, last)
+		v.compared, v.same = true, was.host == v.host && bytes.Equal(was.value, v.value)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.by == nil || len(c.by) >= maxViews {
 		c.by = map[string]hostView{}
 	}
-	if c.by[key].revision < revision { // a watch that is behind drives nothing out
+	if now := c.by[key]; now.revision < revision || now.revision == revision && v.compared { // a watch that is behind drives nothing out
 		c.by[key] = v
 	}
 	return v

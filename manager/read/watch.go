@@ -34,8 +34,8 @@ const (
 
 // wantsWatch tells a watch from a list: ?watch, ?watch=true or Accept: text/event-stream.
 func wantsWatch(r *http.Request) bool {
-	if q := r.URL.Query(); q.Has("watch") {
-		return q.Get("watch") != "false"
+	if r.URL.Query().Has("watch") {
+		return web.Flag(r, "watch")
 	}
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
@@ -140,7 +140,7 @@ func (rd *Reader) stream(prefix string, nouns []object.Noun, w http.ResponseWrit
 			for _, i := range items {
 				if s.f.match(store.NameOf(i.Key), i.Value) {
 					value, _ := rd.Hosts.WithHealth(n, i)
-					i.Value, _ = s.views[n.Kind](i.Key, value, i.Revision, 0)
+					i.Value, _ = s.views[n.Kind](i.Key, value, nil, i.Revision)
 					s.event("put", n.Kind, object.Wire(i))
 				}
 				if s.buf.Len() > maxBuffered && s.flush() != nil {
@@ -277,7 +277,7 @@ func (s *stream) batch(b store.Batch) {
 		}
 		switch {
 		case e.Value != nil:
-			seen, same := view(e.Key, e.Value, b.Revision, e.Before)
+			seen, same := view(e.Key, e.Value, e.Last, b.Revision)
 			if s.f.match(name, e.Value) && (!same || s.f != filter{}) {
 				s.event("put", kind, object.WithRevision(seen, b.Revision))
 			}
@@ -286,7 +286,7 @@ func (s *stream) batch(b store.Batch) {
 				s.event("delete", kind, object.WithRevision(object.Marshal(api.Meta{Name: name}), b.Revision))
 			}
 		case s.f.match(name, e.Last):
-			seen, _ := view(e.Key, e.Last, 0, 0)
+			seen, _ := view(e.Key, e.Last, nil, 0)
 			s.event("delete", kind, object.WithRevision(seen, b.Revision))
 		}
 	}

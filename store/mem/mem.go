@@ -109,11 +109,11 @@ func (s *Store) Txn(ctx context.Context, conds []store.Cond, ops []store.Op) (in
 		old, ok := s.items[op.Key]
 		if op.Value == nil {
 			if ok {
-				b.Events = append(b.Events, store.Event{Key: op.Key, Last: old.Value, Before: old.Revision})
+				b.Events = append(b.Events, store.Event{Key: op.Key, Last: old.Value})
 			}
 			continue
 		}
-		b.Events = append(b.Events, store.Event{Key: op.Key, Value: slices.Clone(op.Value), Before: old.Revision})
+		b.Events = append(b.Events, store.Event{Key: op.Key, Value: slices.Clone(op.Value), Last: old.Value})
 	}
 	if len(b.Events) == 0 {
 		return s.revision, nil

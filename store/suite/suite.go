@@ -293,7 +293,7 @@ func watch(t *testing.T, s store.Store) {
 	if d := cmp.Diff(store.Batch{Revision: a, Events: []store.Event{{Key: "chain/a", Value: []byte("1")}}}, next(t, w)); d != "" {
 		t.Error(d)
 	}
-	want := store.Batch{Revision: b, Events: []store.Event{{Key: "chain/a", Value: []byte("2"), Before: a}, {Key: "chain/old", Last: []byte("old"), Before: start}}}
+	want := store.Batch{Revision: b, Events: []store.Event{{Key: "chain/a", Value: []byte("2"), Last: []byte("1")}, {Key: "chain/old", Last: []byte("old")}}}
 	if d := cmp.Diff(want, next(t, w)); d != "" {
 		t.Error(d)
 	}
