@@ -259,7 +259,7 @@ type leftState struct {
 func (l *left) put(uid string, h handed, given bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := l.find(uid); i >= 0 {
+	if i := l.find(uid, now); i >= 0 {
 		l.drop(i)
 	}
 	l.all = append(l.all, leftState{h, uid, given, now})
@@ -274,8 +274,7 @@ func (l *left) put(uid string, h handed, given bool, now time.Time) {
 func (l *left) take(uid string, now time.Time) (handed, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expire(now)
-	i := l.find(uid)
+	i := l.find(uid, now)
 	if i < 0 {
 		return handed{}, false
 	}
@@ -288,8 +287,7 @@ func (l *left) take(uid string, now time.Time) (handed, bool) {
 func (l *left) give(uid string, now time.Time) (handed, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expire(now)
-	i := l.find(uid)
+	i := l.find(uid, now)
 	if i < 0 {
 		return handed{}, false
 	}
@@ -297,14 +295,12 @@ func (l *left) give(uid string, now time.Time) (handed, bool) {
 	return l.all[i].handed, true
 }
 
-func (l *left) find(uid string) int {
-	return slices.IndexFunc(l.all, func(s leftState) bool { return s.uid == uid })
-}
-
-func (l *left) expire(now time.Time) {
+// find is where a state is, -1: nowhere. What is too old goes first.
+func (l *left) find(uid string, now time.Time) int {
 	for len(l.all) > 0 && now.Sub(l.all[0].at) >= leftFor {
 		l.drop(0)
 	}
+	return slices.IndexFunc(l.all, func(s leftState) bool { return s.uid == uid })
 }
 
 func (l *left) drop(i int) {

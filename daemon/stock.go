@@ -91,7 +91,7 @@ func (s stock) Collect(ctx context.Context, plan bool) (api.ImageGC, error) {
 	}
 	items := func(all []image.Collectable) (out []api.ImageGCItem) {
 		for _, x := range all {
-			out = append(out, api.ImageGCItem{Name: x.Name, Size: x.Size, Why: x.Why})
+			out = append(out, api.ImageGCItem(x))
 		}
 		return out
 	}

@@ -63,7 +63,7 @@ func (s *Store) Collect(ctx context.Context, o CollectOptions) (Collected, error
 	}
 	defer use.Close()
 	if o.Now && unix.Flock(int(use.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return Collected{}, fmt.Errorf("%w: all of the store stays until that has ended", ErrBusy)
+		return Collected{}, fmt.Errorf("%w: try again when that has ended", ErrBusy)
 	}
 	lost := func(r referrer) bool { // what is about an image that no layout has any more
 		return !slices.ContainsFunc(s.dirs, func(dir string) bool { _, err := os.Stat(blobPath(dir, r.subject)); return err == nil })

@@ -470,7 +470,7 @@ func (a *images) garbage(ctx context.Context, dry bool) (api.ImageGC, error) {
 	items := func(all []image.Collectable) []api.ImageGCItem {
 		out := []api.ImageGCItem{}
 		for _, x := range all {
-			out = append(out, api.ImageGCItem{Name: x.Name, Size: x.Size, Why: x.Why})
+			out = append(out, api.ImageGCItem(x))
 		}
 		return out
 	}

@@ -282,7 +282,7 @@ func hops(names []string, ports map[string]port) []api.Hop {
 // logs streams a function's output as text.
 func (a *Asker) logs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	o := container.LogOptions{Follow: q.Has("follow") && q.Get("follow") != "false"}
+	o := container.LogOptions{Follow: web.Flag(r, "follow")}
 	o.Tail, _ = strconv.Atoi(q.Get("tail")) // 0: all
 	n, err := a.nodeOf(r.Context(), r.PathValue("name"))
 	if err != nil {

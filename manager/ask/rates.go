@@ -310,7 +310,7 @@ func (a *Asker) rates(w http.ResponseWriter, r *http.Request) error {
 	defer release()
 	ctx, cancel := web.StreamContext(r)
 	defer cancel()
-	if q := r.URL.Query(); !q.Has("watch") || q.Get("watch") == "false" {
+	if !web.Flag(r, "watch") {
 		var out api.Rates
 		a.sampler.follow(ctx, func(x *sample) bool { out = x.rates; return false })
 		if err := ctx.Err(); err != nil {

@@ -26,7 +26,7 @@ func (rd *Reader) graph(w http.ResponseWriter, r *http.Request) error {
 	var o graph.Objects
 	ctx := r.Context()
 	err = cmp.Or(all(ctx, rd, api.KindHost, &o.Hosts), all(ctx, rd, api.KindSwitch, &o.Switches), all(ctx, rd, api.KindAssignment, &o.Assignments))
-	if q := r.URL.Query(); err == nil && (!q.Has("underlay") || q.Get("underlay") == "false") {
+	if err == nil && !web.Flag(r, "underlay") {
 		err = cmp.Or(all(ctx, rd, api.KindEndpoint, &o.Endpoints), all(ctx, rd, api.KindFunction, &o.Functions), all(ctx, rd, api.KindChain, &o.Chains),
 			all(ctx, rd, api.KindPolicy, &o.Policies))
 	}

@@ -13,6 +13,12 @@ import (
 	"weir.dev/weir/manager/strict"
 )
 
+// Flag tells whether a boolean parameter is set: ?NAME or ?NAME=true.
+func Flag(r *http.Request, name string) bool {
+	q := r.URL.Query()
+	return q.Has(name) && q.Get(name) != "false"
+}
+
 // checkQuery refuses parameters that the OpenAPI document does not name, those that come twice, and those that are not as it says.
 func checkQuery(rt Route, r *http.Request) error {
 	if r.URL.RawQuery == "" || rt.Method == "" {
