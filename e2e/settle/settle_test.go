@@ -198,6 +198,12 @@ func sniff(t *testing.T, r *rig.Rig, names ...string) (all []*rig.Capture) {
 	return all
 }
 
+// sees waits until a capture has a text: what has arrived at the other end may not have been read there yet.
+func sees(ctx context.Context, t *testing.T, c *rig.Capture, text, what string) {
+	t.Helper()
+	rig.Eventually(ctx, t, what, func() (bool, string) { return len(c.With(text)) > 0, "not yet" })
+}
+
 // settled waits until no function sees the talk any more: some lines in a row.
 func (w *talk) settled(ctx context.Context, r *rig.Rig) {
 	w.t.Helper()
@@ -309,9 +315,7 @@ func TestSettledFlowsPassTheChainBy(t *testing.T) {
 	before := w.said
 	w.mustSay(after)
 	for _, c := range again {
-		if len(c.With(fmt.Sprintf("line %s", w.c.LocalAddr()))) == 0 {
-			t.Errorf("after a restart the function sees nothing of a settled flow, lines %d to %d", before+1, w.said)
-		}
+		sees(ctx, t, c, fmt.Sprintf("line %s", w.c.LocalAddr()), fmt.Sprintf("after a restart the function sees a settled flow, of lines %d to %d", before+1, w.said))
 	}
 	w.settled(ctx, r)
 
@@ -379,9 +383,7 @@ func TestOnOpenVSwitchAllIsGiven(t *testing.T) {
 	w := newTalk(t, r, 9000)
 	w.mustSay(3 * after)
 	for i, c := range seen {
-		if len(c.With(strings.TrimSuffix(w.line(w.said), "\n"))) == 0 {
-			t.Errorf("f%d has not seen the last line", i/2+1)
-		}
+		sees(ctx, t, c, strings.TrimSuffix(w.line(w.said), "\n"), fmt.Sprintf("f%d sees the last line", i/2+1))
 	}
 	out, err := r.Weir(ctx, "function", "exec", "f1", "--", "weir-settle", "reset")
 	if err == nil || !strings.Contains(err.Error()+out, "the host's switch ebpf") {
