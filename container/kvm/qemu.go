@@ -75,8 +75,9 @@ func (c *command) basis(s shape, memory int64, cpus int, ram *os.File) {
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 }
 
-// translated is how many MiB of translated code an emulated processor keeps.
-const translated = 16
+// translated is how many MiB of translated code an emulated processor keeps. With 16 it translates most code of a start several times: a machine then takes a third
+// longer to be there.
+const translated = 32
 
 // boots has the machine begin with a system's kernel, its console in one file and its exit in another.
 func (c *command) boots(s shape, kernel, initrd, console, exit *os.File, extra ...string) {
@@ -112,8 +113,9 @@ func (c *command) netdev(s shape, i int, p *port) {
 	for _, f := range p.hold {
 		c.fd(f)
 	}
-	// No filter of VLANs: a function sees what a veth would show it.
-	c.add("-netdev", backend, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off", s.device("net"), id, p.mac, p.mtu))
+	// No filter of VLANs: a function sees what a veth would show it. No word of the link's state: it is up from the beginning. A kernel that has to ask for it takes the
+	// interface to be down at first, up to a second long, and a bridge in the machine does not forward meanwhile.
+	c.add("-netdev", backend, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off,status=off", s.device("net"), id, p.mac, p.mtu))
 }
 
 // lines are those between the machine and us.

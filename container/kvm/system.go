@@ -26,7 +26,7 @@ import (
 // guest is process 1 of a machine, built from the directory of this name: it is committed, as the BPF objects are, since `go install` builds one program.
 //
 //go:generate sh -c "CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o guest_amd64 ./guest && gzip -9 -n -f guest_amd64"
-//go:generate sh -c "ls guest/*.go channel/*.go | grep -v _test.go | xargs sha256sum >guest_amd64.sum"
+//go:generate sh -c "ls guest/*.go channel/*.go ../kernel/launcher/*.go ../kernel/launcher/*.elf | grep -v _test.go | xargs sha256sum >guest_amd64.sum"
 //go:embed guest_amd64.gz
 var guest []byte
 

@@ -47,7 +47,7 @@ func (e *Engine) creation(c kernel.Container, groups kernel.Groups, run bool) (*
 	if !run {
 		l.Wait(config.Process)
 	}
-	l.Execute(config.Process)
+	l.Execute(config.Process.Args, config.Process.Env)
 	l.Land(fork.Step)
 	l.SayPID(fork)
 	l.Exit(0)

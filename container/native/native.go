@@ -101,7 +101,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	defer l.Close()
 	said, err := e.launch(ctx, c, l, groups, log, run)
 	if err != nil {
-		return 0, steps.Explain(err, c.Args)
+		return 0, launcher.Explain(err, c.Args)
 	}
 	return said.PID, nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/elastic/go-seccomp-bpf/arch"
 	"github.com/google/go-cmp/cmp"
 
 	"weir.dev/weir/container"
@@ -50,6 +51,8 @@ func TestSystemCalls(t *testing.T) {
 	s.Mounts = []container.Mount{{Source: t.TempDir(), Target: "/etc/weir"}}
 	c := kernel.Container{Spec: s, Bundle: t.TempDir(), Root: s.Rootfs, PID: st.PID}
 	var got []string
+	info, err := arch.GetInfo("")
+	must(t, err)
 	groups, err := e.Home.OpenGroups("a")
 	must(t, err)
 	defer groups.Close()
@@ -60,9 +63,9 @@ func TestSystemCalls(t *testing.T) {
 	must(t, err)
 	defer x.Close()
 	for _, p := range []*steps.List{b, x} {
-		calls, err := p.Calls()
-		must(t, err)
-		got = append(got, calls...)
+		for _, n := range p.Numbers() {
+			got = append(got, info.SyscallNumbers[n])
+		}
 	}
 	slices.Sort(got)
 	got = slices.Compact(got)

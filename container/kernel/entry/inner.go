@@ -49,7 +49,7 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 	l.Shed()
 	t.Confine(l, config)
 	l.Wait(config.Process)
-	l.Execute(config.Process)
+	l.Execute(config.Process.Args, config.Process.Env)
 	return l, l.Err()
 }
 

@@ -112,7 +112,7 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, pla
 	case errors.Is(err, io.EOF):
 		err = errors.New(cmp.Or(lastLines(filepath.Join(c.Bundle, saysFile)), "it ended without a word"))
 	}
-	return 0, fmt.Errorf("%s: %w", t.Program, steps.Explain(err, c.Args))
+	return 0, fmt.Errorf("%s: %w", t.Program, launcher.Explain(err, c.Args))
 }
 
 // run has the engine's program make the container, up to its first process, which waits.

@@ -3,6 +3,7 @@ package launcher
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -157,6 +158,17 @@ func (p *Program) Exit(code int) {
 // ExitAs waits for a child whose id a step returned, and ends as it does: with its exit code, or 128 and its signal.
 func (p *Program) ExitAs(s Step) {
 	p.steps = append(p.steps, step{number: exitAs, args: []Arg{Result(s)}})
+}
+
+// Numbers are those of the system calls that it makes, in order.
+func (p *Program) Numbers() (all []int) {
+	for _, s := range p.steps {
+		if s.number >= 0 {
+			all = append(all, int(s.number))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // encode is what launcher.c reads.

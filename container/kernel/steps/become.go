@@ -3,10 +3,7 @@ package steps
 import (
 	"encoding/binary"
 	"fmt"
-	"path"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -15,8 +12,6 @@ import (
 	"weir.dev/weir/container/kernel/filter"
 	"weir.dev/weir/container/kernel/launcher"
 )
-
-const execute = "execute the command"
 
 func (l *List) prctl(what string, args ...launcher.Arg) launcher.Step {
 	for len(args) < 5 {
@@ -189,54 +184,7 @@ func (l *List) hold(p *specs.Process) {
 
 // Wait looks whether the command is there, says that all is ready, and waits for a byte.
 func (l *List) Wait(p *specs.Process) {
-	l.look(p.Args, p.Env)
+	l.Look(p.Args, p.Env)
 	l.SayReady()
 	l.Call("wait for the start", unix.SYS_READ, launcher.Int(GoFD), l.Bytes(make([]byte, 8)), launcher.Int(1))
-}
-
-// places are where a command may be, as execvp(3) looks for it.
-func places(args, env []string) []string {
-	if strings.Contains(args[0], "/") {
-		return args[:1]
-	}
-	var all []string
-	for dir := range strings.SplitSeq(value(env, "PATH"), ":") {
-		all = append(all, path.Join("/", dir, args[0]))
-	}
-	return all
-}
-
-func value(env []string, name string) string {
-	for _, e := range slices.Backward(env) {
-		if v, ok := strings.CutPrefix(e, name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
-
-// look fails where Execute would find nothing: whoever waits for a start is to know before.
-func (l *List) look(args, env []string) {
-	var found []launcher.Step
-	all := places(args, env)
-	for i, place := range all {
-		s := l.Call(execute, unix.SYS_FACCESSAT, launcher.Here(), l.String(place), launcher.Int(unix.X_OK))
-		if i < len(all)-1 {
-			l.Spare(s, unix.ENOENT, unix.ENOTDIR, unix.EACCES)
-		}
-		found = append(found, l.Jump(s, launcher.Zero))
-	}
-	l.Land(found...)
-}
-
-// Execute tries a command's places one after another.
-func (l *List) Execute(p *specs.Process) {
-	argv, envp := l.Strings(p.Args), l.Strings(p.Env)
-	all := places(p.Args, p.Env)
-	for i, place := range all {
-		s := l.Call(execute, unix.SYS_EXECVE, l.String(place), argv, envp)
-		if i < len(all)-1 {
-			l.Spare(s, unix.ENOENT, unix.ENOTDIR, unix.EACCES)
-		}
-	}
 }

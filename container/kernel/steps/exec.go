@@ -106,7 +106,7 @@ func outcome(ctx context.Context, err, failed error, x container.ExecSpec) (int,
 	case ctx.Err() != nil:
 		return -1, ctx.Err()
 	case failed != nil:
-		return -1, Explain(failed, x.Args)
+		return -1, launcher.Explain(failed, x.Args)
 	}
 	return kernel.ExitCode(err)
 }
@@ -162,7 +162,7 @@ func (m *Maker) Further(c kernel.Container, groups kernel.Groups, x container.Ex
 	l.Shed()
 	l.LeaveKeyring()
 	m.confine(l, config, true)
-	l.Execute(config.Process)
+	l.Execute(config.Process.Args, config.Process.Env)
 	l.Land(fork.Step)
 	l.SayPID(fork)
 	l.Call("close what it says", unix.SYS_CLOSE, launcher.Int(SaidFD))

@@ -32,7 +32,7 @@ func carry(t *testing.T, l *List, command string) (string, error) {
 	_ = cmd.Run() // what it says tells more
 	write.Close()
 	_, err = l.Hear(read, func(launcher.Said) bool { return false })
-	return out.String(), Explain(err, []string{command})
+	return out.String(), launcher.Explain(err, []string{command})
 }
 
 // process is one that keeps nothing.
@@ -52,8 +52,8 @@ func TestStepsAreCarriedOut(t *testing.T) {
 	p := process([]string{"sh", "-c", "cat c/file; pwd; echo $ONE,$TWO; ulimit -c; umask; grep -E 'NoNewPrivs|CapBnd' /proc/self/status"}, "PATH=/nowhere:/usr/bin:/bin", "ONE=1", "TWO=")
 	p.Cwd, p.Rlimits = filepath.Join(dir, "a/b"), []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}
 	l.confine(p, nil, false)
-	l.look(p.Args, p.Env)
-	l.Execute(p)
+	l.Look(p.Args, p.Env)
+	l.Execute(p.Args, p.Env)
 	out, err := carry(t, l, "sh")
 	if want := "text" + dir + "/a/b\n1,\n0\n0022\nCapBnd:\t0000000000000000\nNoNewPrivs:\t1\n"; out != want || err != nil {
 		t.Errorf("got %q, %v, want %q", out, err, want)
@@ -65,8 +65,8 @@ func TestFailingStepIsNamed(t *testing.T) {
 		return func(l *List) {
 			p := process(args, env...)
 			l.confine(p, nil, false)
-			l.look(p.Args, p.Env)
-			l.Execute(p)
+			l.Look(p.Args, p.Env)
+			l.Execute(p.Args, p.Env)
 		}
 	}
 	for name, c := range map[string]struct {

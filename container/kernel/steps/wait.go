@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -104,10 +103,10 @@ func (m *Maker) Start(ctx context.Context, c kernel.Container) error {
 	var failed *launcher.Error
 	_, err = launcher.New(SaidFD).Hear(r, func(launcher.Said) bool { return false })
 	if errors.As(err, &failed) {
-		failed.What = execute // the only step that is left
+		failed.What = launcher.Executing // the only step that is left
 	}
 	if err != nil {
-		return Explain(errors.Join(err, ctx.Err()), c.Args)
+		return launcher.Explain(errors.Join(err, ctx.Err()), c.Args)
 	}
 	return nil
 }
@@ -130,21 +129,4 @@ func (m *Maker) Find(_ context.Context, c kernel.Container) (kernel.Found, error
 		return kernel.Found{State: container.Running, PID: c.PID}, nil
 	}
 	return kernel.Found{State: container.Created, PID: c.PID}, nil
-}
-
-// Explain turns what the launcher says into what a user can act on.
-func Explain(err error, args []string) error {
-	var failed *launcher.Error
-	if !errors.As(err, &failed) || failed.What != execute {
-		return err
-	}
-	switch failed.Errno {
-	case unix.ENOENT, unix.ENOTDIR:
-		return fmt.Errorf("command %q not found in the image: name one that it has (%w)", args[0], err)
-	case unix.EACCES, unix.EPERM, unix.EISDIR:
-		return fmt.Errorf("command %q is not executable in the image: %w", args[0], err)
-	case unix.ENOEXEC:
-		return fmt.Errorf("command %q is no program for this kind of processor (%s): %w", args[0], runtime.GOARCH, err)
-	}
-	return err
 }

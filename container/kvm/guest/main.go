@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -18,16 +17,12 @@ import (
 	"weir.dev/weir/container/kvm/channel"
 )
 
-func init() { runtime.LockOSThread() } // the main thread becomes the program: see become
-
 func main() {
 	switch {
 	case filepath.Base(os.Args[0]) == "modprobe":
 		if err := modprobe(os.Args[len(os.Args)-1]); err != nil {
 			os.Exit(1)
 		}
-	case len(os.Args) > 1 && os.Args[1] == "become":
-		become()
 	case os.Getpid() == 1:
 		debug.SetGCPercent(50)
 		m := &machine{root: "/root", children: children{exits: map[int]chan unix.WaitStatus{}}}
@@ -60,7 +55,7 @@ func (m *machine) run() channel.Exit {
 		return channel.Exit{Code: 125, Error: err.Error()}
 	}
 	go m.collect()
-	problem := m.check()
+	problem := m.ready()
 	return m.serve(problem)
 }
 

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
+	"encoding/binary"
 	"errors"
-	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/container/kernel/launcher"
 	"weir.dev/weir/container/kvm/channel"
 )
 
@@ -36,136 +37,92 @@ func (m *machine) limits() error {
 	return wrap("limit of processes", err)
 }
 
-// task is what a process of ours is to become. It finds that in file 4, and says in file 3 why it cannot.
-type task struct {
-	Root  string
-	Check bool // only whether the program is there
-	TTY   bool
+// command is what a process is to be: the program, or one more of Exec's.
+type command struct {
 	channel.Process
-	channel.Machine
+	holds bool // it waits for a byte when it is all but the program
 }
 
-// become turns this process into a program, with the rights that it is to have and no others.
-func become() {
-	report := os.NewFile(3, "report")
-	unix.CloseOnExec(3)
-	err := execute()
-	if err != nil {
-		_, _ = report.WriteString(err.Error())
-		os.Exit(127)
+// Descriptors of a process of the launcher.
+const (
+	saidFD = launcher.FirstFile + iota // what it says goes there
+	goFD                               // a byte from there lets it go on
+)
+
+// list is how a process gets the rights that the program is to have and no others, and then is the program. The launcher makes it, since in a machine whose
+// processor is emulated a Go program takes a tenth of a second to begin.
+func (m *machine) list(c command) *launcher.Program {
+	p, spec := launcher.New(saidFD), &m.spec
+	prctl(p, "hide the process", launcher.Int(unix.PR_SET_DUMPABLE)) // from others with the same rights, as long as it is not the program
+	p.Call("close files at execve", unix.SYS_CLOSE_RANGE, launcher.Int(3), launcher.Int(^uint32(0)), launcher.Int(unix.CLOSE_RANGE_CLOEXEC))
+	if spec.PIDs > 0 {
+		const what = "enter the group of the program's processes"
+		f := p.Call(what, unix.SYS_OPENAT, launcher.Here(), p.String(programGroup+"/cgroup.procs"), launcher.Int(unix.O_WRONLY|unix.O_CLOEXEC), launcher.Int(0))
+		p.Call(what, unix.SYS_WRITE, launcher.Result(f), p.String("0"), launcher.Int(1))
 	}
-	os.Exit(0)
+	p.Call("enter the root", unix.SYS_CHROOT, p.String(m.root))
+	dir := path.Join("/", spec.Dir) // ".." would lead out of the root
+	p.Call("enter working directory "+strconv.Quote(dir)+" of the image", unix.SYS_CHDIR, p.String(dir))
+	drop(p, spec)
+	p.Look(c.Args, c.Env)
+	if c.holds {
+		p.SayReady()
+		told := p.Call("wait for the start", unix.SYS_READ, launcher.Int(goFD), p.Bytes(make([]byte, 8)), launcher.Int(1))
+		p.Jump(told, launcher.Positive)
+		p.Exit(127) // nobody is left who could tell it
+		p.Land(told)
+	}
+	p.Execute(c.Args, c.Env)
+	return p
 }
 
-func execute() error {
-	var t task
-	if err := json.NewDecoder(os.NewFile(4, "task")).Decode(&t); err != nil {
-		return wrap("task", err)
+func prctl(p *launcher.Program, what string, args ...launcher.Arg) launcher.Step {
+	for len(args) < 5 {
+		args = append(args, launcher.Int(0))
 	}
-	unix.CloseOnExec(4)
-	if t.PIDs > 0 {
-		if err := os.WriteFile(programGroup+"/cgroup.procs", []byte("0"), 0); err != nil {
-			return wrap("limit of processes", err)
-		}
-	}
-	if err := unix.Chroot(t.Root); err != nil {
-		return wrap("root", err)
-	}
-	if t.Dir == "" {
-		t.Dir = "/"
-	}
-	if err := os.Chdir(t.Dir); err != nil {
-		return wrap("working directory", err)
-	}
-	path, err := lookup(t.Process.Args[0], t.Process.Env)
-	if err != nil || t.Check {
-		return err
-	}
-	if err := drop(t); err != nil {
-		return err
-	}
-	return wrap("execute "+t.Process.Args[0], syscall.Exec(path, t.Process.Args, t.Process.Env))
+	return p.Call(what, unix.SYS_PRCTL, args...)
 }
 
-// lookup finds a command as execvp does.
-func lookup(name string, env []string) (string, error) {
-	candidates := []string{name}
-	if !strings.Contains(name, "/") {
-		candidates = nil
-		for _, e := range env {
-			if list, ok := strings.CutPrefix(e, "PATH="); ok {
-				candidates = nil
-				for _, dir := range filepath.SplitList(list) {
-					candidates = append(candidates, filepath.Join(dir, name))
-				}
-			}
+// drop gives up all rights but those that are asked for.
+func drop(p *launcher.Program, spec *channel.Machine) {
+	limit := func(which int, soft, hard uint64) {
+		pair := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, soft), hard)
+		p.Call("set limits", unix.SYS_PRLIMIT64, launcher.Int(0), launcher.Int(which), p.Bytes(pair), launcher.Int(0))
+	}
+	limit(unix.RLIMIT_NOFILE, 1024, 524288)
+	limit(unix.RLIMIT_CORE, 0, 0)
+	if spec.FileBytes > 0 {
+		limit(unix.RLIMIT_FSIZE, spec.FileBytes, spec.FileBytes)
+	}
+	for n := range 64 {
+		if spec.Capabilities&(1<<n) == 0 {
+			p.Spare(prctl(p, "drop capabilities", launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(n)), unix.EINVAL) // this kernel does not know it
 		}
 	}
-	there := false
-	for _, c := range candidates {
-		info, err := os.Stat(c)
-		if err != nil {
-			continue
+	prctl(p, "keep capabilities", launcher.Int(unix.PR_SET_KEEPCAPS), launcher.Int(1))
+	p.Call("leave all groups", unix.SYS_SETGROUPS, launcher.Int(0), launcher.Int(0))
+	p.Call("become the group", unix.SYS_SETRESGID, launcher.Int(spec.GID), launcher.Int(spec.GID), launcher.Int(spec.GID))
+	p.Call("become the user", unix.SYS_SETRESUID, launcher.Int(spec.UID), launcher.Int(spec.UID), launcher.Int(spec.UID))
+	prctl(p, "hide the process", launcher.Int(unix.PR_SET_DUMPABLE))
+	header := []byte{0x22, 0x05, 0x08, 0x20, 0, 0, 0, 0} // _LINUX_CAPABILITY_VERSION_3
+	var sets []byte
+	for shift := 0; shift < 64; shift += 32 {
+		mask := uint32(spec.Capabilities >> shift)
+		inheritable := uint32(0)
+		if spec.UID != 0 {
+			inheritable = mask
 		}
-		if there = true; !info.IsDir() && info.Mode()&0o111 != 0 {
-			return c, nil
-		}
-	}
-	if there {
-		return "", errors.New("command " + strconv.Quote(name) + " is not executable in the image")
-	}
-	return "", errors.New("command " + strconv.Quote(name) + " not found in the image: name one that it has")
-}
-
-// drop gives up all rights but those of the task. The calls are for this thread alone, which is the one that executes.
-func drop(t task) error {
-	rlimits := map[int]unix.Rlimit{unix.RLIMIT_NOFILE: {Cur: 1024, Max: 524288}, unix.RLIMIT_CORE: {}}
-	if t.FileBytes > 0 {
-		rlimits[unix.RLIMIT_FSIZE] = unix.Rlimit{Cur: t.FileBytes, Max: t.FileBytes}
-	}
-	for which, l := range rlimits {
-		if err := unix.Prlimit(0, which, &l, nil); err != nil {
-			return wrap("limits", err)
+		for _, set := range []uint32{mask, mask, inheritable} {
+			sets = binary.LittleEndian.AppendUint32(sets, set)
 		}
 	}
-	for c := range 64 {
-		if t.Capabilities&(1<<c) == 0 {
-			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-				return wrap("capabilities", err)
-			}
+	p.Call("set capabilities", unix.SYS_CAPSET, p.Bytes(header), p.Bytes(sets))
+	for n := range 64 {
+		if spec.UID != 0 && spec.Capabilities&(1<<n) != 0 { // an ordinary user keeps them across execution only as ambient ones
+			prctl(p, "keep a capability over execve", launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_RAISE), launcher.Int(n))
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
-		return wrap("capabilities", err)
-	}
-	for _, call := range [][4]uintptr{
-		{unix.SYS_SETGROUPS, 0, 0, 0},
-		{unix.SYS_SETRESGID, uintptr(t.GID), uintptr(t.GID), uintptr(t.GID)},
-		{unix.SYS_SETRESUID, uintptr(t.UID), uintptr(t.UID), uintptr(t.UID)},
-	} {
-		if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
-			return wrap("user", errno)
-		}
-	}
-	var data [2]unix.CapUserData
-	for i := range data {
-		mask := uint32(t.Capabilities >> (32 * i))
-		data[i] = unix.CapUserData{Effective: mask, Permitted: mask}
-		if t.UID != 0 {
-			data[i].Inheritable = mask
-		}
-	}
-	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
-		return wrap("capabilities", err)
-	}
-	for c := range 64 {
-		if t.UID != 0 && t.Capabilities&(1<<c) != 0 { // an ordinary user keeps them across execution only as ambient ones
-			if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0); err != nil {
-				return wrap("capabilities", err)
-			}
-		}
-	}
-	return wrap("no_new_privs", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	prctl(p, "gain no privileges", launcher.Int(unix.PR_SET_NO_NEW_PRIVS), launcher.Int(1))
 }
 
 // children are our processes, and where their ends are told.
@@ -202,52 +159,107 @@ func (c *children) one() bool {
 	return true
 }
 
-// spawn has a process of ours become a program. An error says why it did not.
-func (c *children) spawn(t task, files [3]*os.File) (pid int, ended chan unix.WaitStatus, err error) {
-	text, err := json.Marshal(t)
+// begun is a process that is to be a program.
+type begun struct {
+	pid     int
+	ended   chan unix.WaitStatus
+	args    []string
+	list    *launcher.Program
+	said    *os.File
+	release *os.File // for the byte that a process waits for which holds
+}
+
+// begin makes a process that is to be a program. await is to follow.
+func (m *machine) begin(c command, files [3]*os.File) (*begun, error) {
+	said, says, err := os.Pipe()
 	if err != nil {
-		return 0, nil, err
+		return nil, wrap("process", err)
 	}
-	memory, err := unix.MemfdCreate("task", unix.MFD_CLOEXEC)
+	defer says.Close()
+	goes, release, err := os.Pipe()
 	if err != nil {
-		return 0, nil, wrap("task", err)
+		said.Close()
+		return nil, wrap("process", err)
 	}
-	file := os.NewFile(uintptr(memory), "task")
-	defer file.Close()
-	if _, err = file.Write(text); err == nil {
-		_, err = file.Seek(0, io.SeekStart)
-	}
+	defer goes.Close()
+	b := &begun{ended: make(chan unix.WaitStatus, 1), args: c.Args, list: m.list(c), said: said, release: release}
+	cmd, done, err := b.list.Command(context.Background(), nil, says, goes)
 	if err != nil {
-		return 0, nil, wrap("task", err)
+		b.close()
+		return nil, err
 	}
-	problem, report, err := os.Pipe()
-	if err != nil {
-		return 0, nil, wrap("task", err)
+	defer done()
+	attr := syscall.ProcAttr{Sys: &syscall.SysProcAttr{Setsid: true, Setctty: c.TTY}} // the standard input's terminal
+	for _, f := range append(files[:], cmd.ExtraFiles...) {
+		attr.Files = append(attr.Files, f.Fd())
 	}
-	defer problem.Close()
-	attr := syscall.ProcAttr{Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd(), report.Fd(), file.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: t.TTY}}
-	ended = make(chan unix.WaitStatus, 1)
-	c.mu.Lock()
-	pid, err = syscall.ForkExec("/proc/self/exe", []string{"weir", "become"}, &attr)
+	m.mu.Lock() // it is collected with all others, and not before it is known
+	defer m.mu.Unlock()
+	if b.pid, err = syscall.ForkExec(cmd.Path, cmd.Args, &attr); err != nil {
+		b.close()
+		return nil, wrap("process", err)
+	}
+	m.exits[b.pid] = b.ended
+	return b, nil
+}
+
+func (b *begun) close() {
+	b.said.Close()
+	b.release.Close()
+}
+
+// end tells when a process has ended; never, if there is none.
+func (b *begun) end() <-chan unix.WaitStatus {
+	if b == nil {
+		return nil
+	}
+	return b.ended
+}
+
+// becomesIn bounds how long a process takes to be the program: another one of the program's could hold it.
+const becomesIn = time.Minute
+
+// await waits until the process is the program or, with ready, all but that. An error says why it will not be; the process has ended then.
+func (b *begun) await(ready bool) error {
+	_ = b.said.SetReadDeadline(time.Now().Add(becomesIn))
+	h, err := b.list.Hear(b.said, func(h launcher.Said) bool { return ready && h.Ready })
+	if err == nil && h.Ready == ready { // the pipe ends with the program's execution
+		return nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = unix.Kill(b.pid, unix.SIGKILL)
+	}
+	ws := <-b.ended
 	if err == nil {
-		c.exits[pid] = ended
+		err = endedWith(ws)
 	}
-	c.mu.Unlock()
-	report.Close()
+	return launcher.Explain(err, b.args)
+}
+
+func endedWith(ws unix.WaitStatus) error {
+	e := exitOf(ws)
+	if e.OOM {
+		return errors.New("its process was killed for want of memory")
+	}
+	return errors.New("its process has ended with " + strconv.Itoa(e.Code))
+}
+
+// goOn lets a process that holds be the program.
+func (b *begun) goOn() error {
+	if _, err := b.release.Write([]byte{1}); err != nil {
+		return endedWith(<-b.ended)
+	}
+	return b.await(false)
+}
+
+// spawn makes a process that is a program. An error says why it is not.
+func (m *machine) spawn(c command, files [3]*os.File) (*begun, error) {
+	b, err := m.begin(c, files)
 	if err != nil {
-		return 0, nil, wrap("process", err)
+		return nil, err
 	}
-	why, _ := io.ReadAll(io.LimitReader(problem, 4096)) // to the end: the program is executed, or the process has ended
-	if len(why) > 0 || t.Check {
-		ws := <-ended
-		if len(why) == 0 && ws.ExitStatus() != 0 {
-			why = []byte("process ended with " + strconv.Itoa(ws.ExitStatus()))
-		}
-		if len(why) > 0 {
-			return 0, nil, errors.New(string(why))
-		}
-	}
-	return pid, ended, nil
+	defer b.close()
+	return b, b.await(false)
 }
 
 // exitOf tells an end as the driver has it.

@@ -22,6 +22,7 @@ type program struct {
 	pid     int
 	started time.Time
 	ended   chan unix.WaitStatus
+	waits   *begun   // for its start; nil: it has started, or cannot
 	output  *os.File // what it prints
 	copied  chan struct{}
 }
@@ -66,25 +67,45 @@ func (m *machine) openPorts() (err error) {
 	return m.listen()
 }
 
-// task is a process with the program's rights.
-func (m *machine) task(p channel.Process) task {
-	t := task{Root: m.root, TTY: p.TTY, Process: p, Machine: m.spec}
-	t.Process.Env = append(append([]string{}, m.spec.Process.Env...), p.Env...)
-	return t
+// further is the command of one more process, in the program's surroundings.
+func (m *machine) further(p channel.Process) command {
+	p.Env = append(append([]string{}, m.spec.Process.Env...), p.Env...)
+	return command{Process: p}
 }
 
-// check tells why the program cannot be started; "" it can.
-func (m *machine) check() string {
-	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err == nil {
-		defer null.Close()
-		t := task{Root: m.root, Check: true, Process: m.spec.Process, Machine: m.spec}
-		_, _, err = m.spawn(t, [3]*os.File{null, null, null})
-	}
-	if err != nil {
+// ready makes the program's process, which waits for the start. problem says why it cannot be started; "" it can.
+func (m *machine) ready() (problem string) {
+	if err := m.hold(); err != nil {
 		return err.Error()
 	}
 	return ""
+}
+
+func (m *machine) hold() error {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := in.Chown(int(m.spec.UID), int(m.spec.GID)); err != nil { // programs open /dev/stdout
+		return err
+	}
+	b, err := m.begin(command{m.spec.Process, true}, [3]*os.File{null, in, in})
+	if err != nil {
+		return err
+	}
+	if err := b.await(true); err != nil {
+		b.close()
+		out.Close()
+		return err
+	}
+	m.program.waits, m.program.output = b, out
+	return nil
 }
 
 // serve does as the driver says, until the program has ended.
@@ -97,6 +118,10 @@ func (m *machine) serve(problem string) channel.Exit {
 		case f := <-frames:
 			m.handle(f, &problem)
 			taken <- struct{}{}
+		case ws := <-m.program.waits.end():
+			problem = endedWith(ws).Error()
+			m.program.waits.close()
+			m.program.waits = nil
 		case ws := <-m.program.ended:
 			m.drain()
 			return exitOf(ws)
@@ -163,25 +188,14 @@ func (m *machine) handle(f channel.Frame, problem *string) {
 }
 
 func (m *machine) start() error {
-	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
+	b, out := m.program.waits, m.program.output
+	m.program.waits = nil
+	defer b.close()
+	if err := b.goOn(); err != nil {
+		out.Close()
 		return err
 	}
-	defer null.Close()
-	out, in, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := in.Chown(int(m.spec.UID), int(m.spec.GID)); err != nil { // programs open /dev/stdout
-		return err
-	}
-	t := task{Root: m.root, Process: m.spec.Process, Machine: m.spec}
-	pid, ended, err := m.spawn(t, [3]*os.File{null, in, in})
-	if err != nil {
-		return err
-	}
-	m.program = program{pid: pid, started: time.Now(), ended: ended, output: out, copied: make(chan struct{})}
+	m.program = program{pid: b.pid, started: time.Now(), ended: b.ended, output: out, copied: make(chan struct{})}
 	go func() {
 		defer close(m.program.copied)
 		buf := make([]byte, 16<<10)
@@ -287,7 +301,7 @@ func (x *execution) run(p channel.Process) (channel.Exit, error) {
 	if err != nil {
 		return channel.Exit{}, err
 	}
-	pid, ended, err := x.spawn(x.task(p), files)
+	b, err := x.spawn(x.further(p), files)
 	for _, f := range files {
 		f.Close()
 	}
@@ -298,7 +312,7 @@ func (x *execution) run(p channel.Process) (channel.Exit, error) {
 		}
 		return channel.Exit{}, err
 	}
-	x.pid = pid
+	x.pid = b.pid
 	copied := make(chan struct{})
 	n := 0
 	for kind, o := range outputs {
@@ -309,7 +323,7 @@ func (x *execution) run(p channel.Process) (channel.Exit, error) {
 		}()
 	}
 	go x.input(input)
-	ws := <-ended
+	ws := <-b.ended
 	x.over.Store(true)
 	for _, o := range outputs {
 		_ = o.SetReadDeadline(time.Now().Add(drained))
