@@ -111,7 +111,7 @@ const (
 func (c config) render(dir, home string, ports []string, settles bool) error {
 	files := map[string]string{rulesFile: c.Rules + "\n", thresholdFile: c.Thresholds + "\n"}
 	if settles {
-		files[rulesFile] = settleRules(c.Depth) + marking(c.Rules) + "\n"
+		files[rulesFile] = settleRules() + marking(c.Rules) + "\n"
 	}
 	ruleFiles := []string{filepath.Join(dir, rulesFile)}
 	for _, f := range c.RuleFiles {

@@ -10,11 +10,15 @@ import (
 	"weir.dev/weir/catalogue/nf"
 )
 
-// Suricata tells nobody which flows it has bypassed, until they end. So where the switch can settle flows, nothing is bypassed but by two rules of ours:
+// Suricata tells nobody which flows it has bypassed, until they end. So where the switch can settle flows, nothing is bypassed but by rules of ours:
 // their alerts are the word that Suricata inspects a flow no further, in the packet in which it decides that. A rule of the configuration with the keyword
 // bypass marks its flow for them, and so does a connection behind the depth.
 //
-// After a SYN the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed when it is older than a second.
+// A connection is behind the depth when its reassembly is. What was sent does not tell: of a segment beyond the receiver's window Suricata counts the sequence
+// numbers, too, although nobody takes it. And a RST without a number to acknowledge counts as one that acknowledges any.
+//
+// After a SYN the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed in another second, of Suricata's clock, than that
+// in which it began: half a second later on average. One of which the first packet behind that and the depth comes within 0.2 s is bypassed by Suricata alone.
 const (
 	bypassMark = "weir.bypass" // of flows
 	sidDepth   = 4294000001
@@ -30,14 +34,13 @@ const (
 	remembered = 400
 )
 
-// settleRules are the two rules, for each protocol. As with Suricata's own bypass, one direction that has reached the depth is enough, and what counts is
-// the highest sequence number that was sent.
-func settleRules(depth size) string {
-	return fmt.Sprintf(`alert tcp any any -> any any (msg:"weir: behind depth"; flow:established; stream_size:either,>,%d; flow.age:>1; bypass; sid:%d;)
-alert tcp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%s; flow.age:>1; bypass; sid:%d;)
-alert udp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[3]s; bypass; sid:%[5]d;)
-alert icmp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[3]s; bypass; sid:%[6]d;)
-`, depth, sidDepth, bypassMark, sidMarked, sidUDP, sidOther)
+// settleRules are the rules, for each protocol. As with Suricata's own bypass, one direction that has reached the depth is enough.
+func settleRules() string {
+	return fmt.Sprintf(`alert tcp any any -> any any (msg:"weir: behind depth"; stream-event:reassembly_depth_reached; flowbits:set,%[1]s; noalert; sid:%[2]d;)
+alert tcp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; flow.age:>0; bypass; sid:%[3]d;)
+alert udp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; bypass; sid:%[4]d;)
+alert icmp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; bypass; sid:%[5]d;)
+`, bypassMark, sidDepth, sidMarked, sidUDP, sidOther)
 }
 
 // ours tells whether a rule is one of settleRules.
