@@ -36,7 +36,7 @@ func TestCourse(t *testing.T) {
 	const limit = 300_000
 	c := newCourse()
 	whats := tell(t, c, limit, 2e6, 1e6)
-	want := []string{StepNDR, StepPDR, StepPDR, StepPDR, "delay at 1 %", "delay at 10 %", "delay at 50 %", "delay at 90 %"}
+	want := []string{StepNDR, StepTryPDR, StepPDR, StepPDR, StepPDR, "delay at 1 %", "delay at 10 %", "delay at 50 %", "delay at 90 %"}
 	if diff := cmp.Diff(want, whats[len(whats)-len(want):]); whats[0] != StepCeiling || diff != "" {
 		t.Errorf("first %s, last:\n%s", whats[0], diff)
 	}

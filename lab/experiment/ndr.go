@@ -41,6 +41,7 @@ const (
 const (
 	verifyTimes  = 40
 	longestCheck = time.Minute
+	shortCheck   = 5 // times shorter are the trials before
 )
 
 // Headroom: a generator whose ceiling is not so many times the result may be what limits it.
@@ -55,6 +56,8 @@ const (
 	StepSearch  = "search"
 	StepNDR     = "verify " + GoalNDR
 	StepPDR     = "verify " + GoalPDR
+	StepTryNDR  = "try " + GoalNDR // shorter, before a load's trials that verify
+	StepTryPDR  = "try " + GoalPDR
 	stepDelay   = "delay at "
 )
 
@@ -129,15 +132,15 @@ func (c *ndrCourse) Next() (Next, bool) {
 	if c.ndr == nil {
 		c.ndr = c.verification(GoalNDR)
 	}
-	if load, ok := c.ndr.Next(); ok {
-		return c.check(StepNDR, load), true
+	if load, short, ok := c.ndr.Next(); ok {
+		return c.check(GoalNDR, load, short), true
 	}
 	if c.pdr == nil {
 		c.pdr = c.verification(GoalPDR)
 		c.pdr.Known(c.ndr.Result().Load)
 	}
-	if load, ok := c.pdr.Next(); ok {
-		return c.check(StepPDR, load), true
+	if load, short, ok := c.pdr.Next(); ok {
+		return c.check(GoalPDR, load, short), true
 	}
 	if c.delays == nil {
 		c.delays = c.shares(c.pdr.Result().Load)
@@ -148,9 +151,13 @@ func (c *ndrCourse) Next() (Next, bool) {
 	return c.delays[0], true
 }
 
-// check is a trial that verifies a load.
-func (c *ndrCourse) check(what string, load float64) Next {
-	return Next{What: what, Load: load, Length: min(c.verify, time.Duration(xdp.MaxFrames/load*float64(time.Second)))}
+// check is a trial that verifies a load, or the short one before.
+func (c *ndrCourse) check(goal string, load float64, short bool) Next {
+	what, length := "verify "+goal, c.verify
+	if short {
+		what, length = "try "+goal, c.verify/shortCheck
+	}
+	return Next{What: what, Load: load, Length: min(length, time.Duration(xdp.MaxFrames/load*float64(time.Second)))}
 }
 
 func (c *ndrCourse) Tell(values map[string]float64) {
@@ -167,9 +174,9 @@ func (c *ndrCourse) Tell(values map[string]float64) {
 		c.begin(values)
 	case StepSearch:
 		c.searched(n, kind, values)
-	case StepNDR:
+	case StepNDR, StepTryNDR:
 		c.ndr.Add(kind, values[ValueLoss])
-	case StepPDR:
+	case StepPDR, StepTryPDR:
 		c.pdr.Add(kind, values[ValueLoss])
 	default:
 		for _, name := range []string{ValueTypical, valueWorst} {
@@ -253,7 +260,11 @@ func (c *ndrCourse) found(goal string) search.Result {
 func (c *ndrCourse) verification(goal string) *search.Verification {
 	goals := c.goals()
 	i := slices.IndexFunc(goals, func(g search.Goal) bool { return g.Name == goal })
-	return search.Verify(goals[i], c.found(goal).Lower, c.least())
+	v := search.Verify(goals[i], c.found(goal).Lower, c.least())
+	if c.verify < shortCheck*c.length {
+		v.OnlyLong()
+	}
+	return v
 }
 
 // shares of PDR at which delays are measured; none without PDR.
@@ -281,7 +292,9 @@ type NDRRaw struct {
 }
 
 // Offers tells whether a step of that name offers a load whose loss is counted.
-func Offers(what string) bool { return what == StepSearch || what == StepNDR || what == StepPDR }
+func Offers(what string) bool {
+	return slices.Contains([]string{StepSearch, StepNDR, StepPDR, StepTryNDR, StepTryPDR}, what)
+}
 
 // CountsAs tells whether the rules for steps let one with these values count: its CPUs did not stall for too long, and its load was offered.
 func CountsAs(values map[string]float64) bool { return kindOf(values) == search.Counts }

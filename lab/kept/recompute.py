@@ -337,13 +337,14 @@ def denied(step):
 
 
 def verification(steps, goal):
-    """The highest load that trials in a row verified, and the lowest that one of them refused; 0 where there is none."""
+    """The highest load that trials in a row verified, and the lowest that one of them, or the short one before them, refused; 0 where there is none."""
+    ours = [s for s in steps if s["what"] in ("try " + goal, "verify " + goal)]
     refuses = lambda s: denied(s) or 0 < s["values"]["loss"] >= GOALS[goal]
     verified, refused = [0], []
-    for (load, lost), row in itertools.groupby((s for s in steps if s["what"] == "verify " + goal), lambda s: (s["load"], refuses(s))):
+    for (what, load, lost), row in itertools.groupby(ours, lambda s: (s["what"], s["load"], refuses(s))):
         if lost:
             refused.append(load)
-        elif len(list(row)) >= IN_A_ROW:
+        elif what == "verify " + goal and len(list(row)) >= IN_A_ROW:
             verified.append(load)
     return max(verified), min(refused, default=0)
 
@@ -369,8 +370,8 @@ def by_steps(steps, goal, full):
     that the verification refused, or the search, if it found none to verify. None or 0 where there is none. full: length of the search's full trials."""
     steps = [s for s in steps if not s.get("void")]
     ceiling = next((s["values"]["arrived"] for s in steps if s["what"] == "ceiling"), None)
-    begun = any(s["what"] == "verify " + goal for s in steps)
-    steps = [s for s in steps if s["what"] in ("search", "verify NDR", "verify PDR") and s["values"].get("stalled", 0) <= MOST_STALLED]
+    begun = any(s["what"] in ("try " + goal, "verify " + goal) for s in steps)
+    steps = [s for s in steps if s["what"] in ("search", "try NDR", "try PDR", "verify NDR", "verify PDR") and s["values"].get("stalled", 0) <= MOST_STALLED]
     verified, refused = verification(steps, goal)
     if goal == "PDR":  # what met NDR has met PDR
         verified = max(verified, verification(steps, "NDR")[0])

@@ -156,12 +156,13 @@ func (l *Limit) check(r study.Record, steps []study.Step) {
 // add the trials of a verification.
 func (c *Checked) add(v search.Verified, counts bool, steps []study.Step) {
 	name := map[string]string{experiment.GoalNDR: experiment.StepNDR, experiment.GoalPDR: experiment.StepPDR}[v.Goal]
+	short := map[string]string{experiment.GoalNDR: experiment.StepTryNDR, experiment.GoalPDR: experiment.StepTryPDR}[v.Goal]
 	for _, s := range steps {
 		if s.What == name && s.Void == "" && experiment.CountsAs(s.Values) {
 			c.tried = append(c.tried, point{s.Load / 1e6, s.Values[experiment.ValueLoss] * 100})
 		}
 		switch {
-		case s.What != name || s.Void != "" || s.Load == v.Load:
+		case s.What != name && s.What != short || s.Void != "" || s.Load == v.Load:
 		case s.Values[experiment.ValueStalled] > experiment.MostStalled:
 			c.Repeated++
 		case !experiment.CountsAs(s.Values) || s.Values[experiment.ValueLoss] > 0 && s.Load >= v.Upper:

@@ -7,14 +7,17 @@ import (
 
 // Verification is what makes a load that a search has found a result: so many long trials in a row at the same load, each of which meets the goal. A
 // search stands on short trials, and tolerates some that lose more; RFC 2544 section 26.1 asks for a long trial (60 s) at the result, and FD.io CSIT
-// does the same. A load that does not verify is lowered in growing steps until one does, and then raised again by bisection. All numbers of trials are
-// bounded. It is pure, and not safe for concurrent use; make it with Verify.
+// does the same. A load that does not verify is lowered in growing steps until one does, and then raised again by bisection. Before its long trials, each load
+// has a short one: what loses too much there need not be tried for long. All numbers of trials are bounded. It is pure, and not safe for concurrent use; make
+// it with Verify.
 type Verification struct {
 	goal   Goal
 	min    float64
 	load   float64 // tried now
 	first  float64 // the load with which it began
-	passed int     // trials at it
+	short  bool    // loads have a short trial first
+	tried  bool    // it has met the goal
+	passed int     // long trials at it
 	void   int     // trials at it in which the machine stalled for too long
 	lower  float64 // verified; 0: none yet
 	upper  float64 // the lowest that was refused; 0: none yet
@@ -26,7 +29,7 @@ type Verification struct {
 
 // Bounds of a verification.
 const (
-	VerifyTrials = 3    // at a load
+	VerifyTrials = 3    // long ones at a load
 	VerifyWidth  = 0.05 // relative: what is verified and what is refused may be so far apart
 	verifyStep   = 0.05 // the first step downwards; each further one is twice as large
 	verifySteps  = 7    // with all of them, about 3 % of the load are left
@@ -44,8 +47,11 @@ type Verified struct {
 
 // Verify begins at a load, for a goal whose trials lose nothing or, with a loss ratio, less than that. It tries no load below min.
 func Verify(g Goal, load, min float64) *Verification {
-	return &Verification{goal: g, load: load, first: load, min: min, done: !(load > 0)}
+	return &Verification{goal: g, load: load, first: load, min: min, short: true, done: !(load > 0)}
 }
+
+// OnlyLong says, before the first trial, that all trials are long: short ones would not be shorter.
+func (v *Verification) OnlyLong() { v.short, v.tried = false, true }
 
 // Known tells, before the first trial, that a load has met a stricter goal: it has met this one, too.
 func (v *Verification) Known(load float64) {
@@ -53,8 +59,8 @@ func (v *Verification) Known(load float64) {
 	v.done = v.done || v.load <= v.lower
 }
 
-// Next is the load of the next trial; ok is false when the verification is over.
-func (v *Verification) Next() (load float64, ok bool) { return v.load, !v.done }
+// Next is the load of the next trial, and whether that is a short one; ok is false when the verification is over.
+func (v *Verification) Next() (load float64, short, ok bool) { return v.load, !v.tried, !v.done }
 
 // Kind of a verification trial's outcome.
 type Kind uint8
@@ -75,6 +81,8 @@ func (v *Verification) Add(k Kind, loss float64) {
 		}
 	case k == NotOffered || loss > 0 && loss >= v.goal.Loss:
 		v.refuse()
+	case !v.tried:
+		v.tried = true
 	default:
 		if v.passed++; v.passed == VerifyTrials {
 			v.lower = v.load
@@ -90,7 +98,7 @@ func (v *Verification) refuse() {
 
 // choose the next load: down while none is verified, else between what is verified and what is refused.
 func (v *Verification) choose() {
-	v.passed, v.void = 0, 0
+	v.tried, v.passed, v.void = !v.short, 0, 0
 	switch {
 	case v.lower > 0 && (v.upper == 0 || (v.upper-v.lower)/v.upper <= VerifyWidth || v.halves == verifyHalves):
 		v.done = true

@@ -12,7 +12,7 @@ import (
 func verify(t testing.TB, v *Verification, outcome func(load float64) (Kind, float64)) (Verified, int) {
 	t.Helper()
 	n := 0
-	for load, ok := v.Next(); ok; load, ok = v.Next() {
+	for load, _, ok := v.Next(); ok; load, _, ok = v.Next() {
 		if n++; n > 100 {
 			t.Fatal("does not end")
 		}
@@ -36,7 +36,7 @@ func TestVerifiesWhatThePathTakes(t *testing.T) {
 		if r.Load <= 0 || r.Load > truth || r.Upper != 0 && (r.Upper < truth*(1-1e-9) || (r.Upper-r.Load)/r.Upper > VerifyWidth) || r.Upper == 0 && r.Load != begin {
 			rt.Fatalf("capacity %.0f from %.0f on: %+v after %d trials", c, begin, r, n)
 		}
-		if most := (1+verifyHalves)*VerifyTrials + verifySteps; n > most {
+		if most := (1+verifyHalves)*(1+VerifyTrials) + verifySteps; n > most {
 			rt.Fatalf("%d trials: want at most %d", n, most)
 		}
 	})
@@ -62,6 +62,37 @@ func TestOneLostFrameRefuses(t *testing.T) {
 	})
 	if r.Upper != 1000 || r.Load == 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestShortTrialsFirst: each load has one, and those that lose in it have no long one.
+func TestShortTrialsFirst(t *testing.T) {
+	v := Verify(Goal{}, 1000, 1)
+	long := map[float64]int{}
+	for load, short, ok := v.Next(); ok; load, short, ok = v.Next() {
+		if !short {
+			long[load]++
+		}
+		v.Add(capacity(900)(load))
+	}
+	r := v.Result()
+	if r.Load <= 0 || r.Load > 900 || long[r.Load] != VerifyTrials {
+		t.Errorf("%+v by %d long trials", r, long[r.Load])
+	}
+	for load, n := range long {
+		if load > 900 || n != VerifyTrials {
+			t.Errorf("%d long trials at %.0f", n, load)
+		}
+	}
+	v = Verify(Goal{}, 1000, 1)
+	v.OnlyLong()
+	if _, n := verify(t, v, capacity(1e6)); n != VerifyTrials {
+		t.Errorf("%d trials without short ones, want %d", n, VerifyTrials)
+	}
+	v = Verify(Goal{}, 1000, 1)
+	v.Add(Stalled, 0)
+	if _, short, ok := v.Next(); !short || !ok {
+		t.Error("a stalled short trial is not made again")
 	}
 }
 
