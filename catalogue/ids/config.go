@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -49,6 +50,8 @@ func parseConfig(raw []byte) (config, error) {
 	switch {
 	case len(cfg.Rules) > maxRules:
 		return config{}, fmt.Errorf("rules: %d bytes: want at most %d; put more into a file of rules in an image of your own", len(cfg.Rules), maxRules)
+	case hasScripts(cfg.Rules):
+		return config{}, errors.New("rules: the keyword lua runs a script: want a rule without it")
 	case len(cfg.Thresholds) > maxThreshold:
 		return config{}, fmt.Errorf("thresholds: %d bytes: want at most %d", len(cfg.Thresholds), maxThreshold)
 	case len(cfg.RuleFiles) > maxList || len(cfg.HomeNets) > maxList:
@@ -102,6 +105,7 @@ const (
 	yamlFile      = "suricata.yaml"
 	rulesFile     = "config.rules"
 	thresholdFile = "threshold.config"
+	ageFile       = "age.lua"
 	controlSocket = "control.sock"
 	eveSocket     = "eve.sock"
 )
@@ -111,7 +115,8 @@ const (
 func (c config) render(dir, home string, ports []string, settles bool) error {
 	files := map[string]string{rulesFile: c.Rules + "\n", thresholdFile: c.Thresholds + "\n"}
 	if settles {
-		files[rulesFile] = settleRules() + marking(c.Rules) + "\n"
+		files[rulesFile] = settleRules(filepath.Join(dir, ageFile)) + marking(c.Rules) + "\n"
+		files[ageFile] = ageScript
 	}
 	ruleFiles := []string{filepath.Join(dir, rulesFile)}
 	for _, f := range c.RuleFiles {
@@ -207,6 +212,9 @@ logging:
   default-log-level: notice
   outputs:
     - console: {enabled: yes}
+{{- if .Settles}}
+security: {lua: {allow-rules: true}}
+{{- end}}
 unix-command: {enabled: yes, filename: {{.Sockets}}/` + controlSocket + `}
 af-packet:
 {{- $inline := .Inline}}{{$ports := .Ports}}

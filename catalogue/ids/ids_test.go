@@ -25,6 +25,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
@@ -513,6 +514,16 @@ func testSettles(t *testing.T, root string) {
 	}
 	short := dial()
 	must(t, exchange(short, "a few words", rig.Patience))
+	// A byte that nobody takes, far behind the receiver's window, ends no inspection.
+	jumped := dial()
+	must(t, exchange(jumped, "a few words", rig.Patience))
+	seq, ack := places(t, jumped)
+	r.Client.Send(segment(jumped, seq+1<<30, ack))
+	time.Sleep(2 * settledAfter)
+	must(t, exchange(jumped, "more of them", rig.Patience))
+	if err := exchange(jumped, "an evil-word", time.Second); err == nil {
+		t.Error("a word passes behind a byte that nobody takes")
+	}
 	// What is said late, as on a busy machine, is not said at all: then another connection has to do.
 	settled := func() net.Conn {
 		t.Helper()
@@ -559,6 +570,39 @@ func testSettles(t *testing.T, root string) {
 	write(t, file, fmt.Sprintf(config, `\n`))
 	p.Signal(syscall.SIGHUP)
 	await("reset", func() {})
+}
+
+// places are the numbers of the next bytes that a connection sends and gets.
+func places(t *testing.T, c net.Conn) (seq, ack uint32) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		const receives, sends, silently = 1, 2, -1
+		must(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1))
+		for queue, at := range map[int]*uint32{receives: &ack, sends: &seq} {
+			must(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue))
+			n, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+			must(t, err)
+			*at = uint32(n)
+		}
+		must(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, silently))
+	}))
+	return seq, ack
+}
+
+// segment of a connection's client, with one byte.
+func segment(c net.Conn, seq, ack uint32) []byte {
+	b := make([]byte, 40)
+	b[0], b[3], b[8], b[9], b[32] = 0x45, 40, 64, nf.TCP, 0x50
+	from, to := c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	copy(b[12:], from.Addr().Unmap().AsSlice())
+	copy(b[16:], to.Addr().Unmap().AsSlice())
+	binary.BigEndian.PutUint16(b[20:], from.Port())
+	binary.BigEndian.PutUint16(b[22:], to.Port())
+	like := frame([]byte{8, 0}, b)
+	p := nf.Decode(like)
+	return p.MakeTCP(like, nf.Segment{Seq: seq, Ack: ack, Flags: nf.PSH | nf.ACK, Window: 1 << 9, Data: []byte{'x'}}).Data
 }
 
 // Only what Suricata has just said of a flow that goes on is handed to the switch, in its words.
@@ -653,17 +697,20 @@ func testBadRules(t *testing.T, root string) {
 func TestConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		``: "", `{}`: "", `{"depth": "16KB", "overload": "pass", "home_nets": ["10.0.0.0/8", "fd00::/8", "192.0.2.1"], "rule_files": ["stream-events.rules"]}`: "",
-		`{"depth": "1KB"}`:                                "want 16KB to 16MB",
-		`{"depth": "17MB"}`:                               "want 16KB to 16MB",
-		`{"depth": "99999999999999999999MB"}`:             "want it as",
-		`{"depth": 7}`:                                    "want a text",
-		`{"overload": "maybe"}`:                           "want drop or pass",
-		`{"home_nets": ["any\"\nx: y"]}`:                  "want a network",
-		`{"home_nets": ["10.0.0.0/99"]}`:                  "want a network",
-		`{"rule_files": ["../../shadow.rules"]}`:          "want the name of a file",
-		`{"rule_files": ["x.rules\n  - /etc/passwd"]}`:    "want the name of a file",
-		`{"nonsense": 1}`:                                 "unknown field",
-		`{} {}`:                                           "more than one",
+		`{"depth": "1KB"}`:                    "want 16KB to 16MB",
+		`{"depth": "17MB"}`:                   "want 16KB to 16MB",
+		`{"depth": "99999999999999999999MB"}`: "want it as",
+		`{"depth": 7}`:                        "want a text",
+		`{"overload": "maybe"}`:               "want drop or pass",
+		`{"rules": "alert tcp any any -> any any (content:\"lua:\"; sid:1;)"}`:    "",
+		`{"rules": "alert tcp any any -> any any (sid:1; lua : /tmp/x.lua;)"}`:    "the keyword lua",
+		`{"rules": "alert tcp any any -> any any (sid:1; \\\n lua:/tmp/x.lua;)"}`: "the keyword lua",
+		`{"home_nets": ["any\"\nx: y"]}`:                                          "want a network",
+		`{"home_nets": ["10.0.0.0/99"]}`:                                          "want a network",
+		`{"rule_files": ["../../shadow.rules"]}`:                                  "want the name of a file",
+		`{"rule_files": ["x.rules\n  - /etc/passwd"]}`:                            "want the name of a file",
+		`{"nonsense": 1}`: "unknown field",
+		`{} {}`:           "more than one",
 		`{"rules": "` + strings.Repeat("x", 1<<19) + `"}`: "want at most",
 	} {
 		if _, err := parseConfig([]byte(text)); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

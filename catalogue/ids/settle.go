@@ -17,14 +17,17 @@ import (
 // A connection is behind the depth when its reassembly is. What was sent does not tell: of a segment beyond the receiver's window Suricata counts the sequence
 // numbers, too, although nobody takes it. And a RST without a number to acknowledge counts as one that acknowledges any.
 //
-// After a SYN the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed in another second, of Suricata's clock, than that
-// in which it began: half a second later on average. One of which the first packet behind that and the depth comes within 0.2 s is bypassed by Suricata alone.
+// After a SYN, the server's included, the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed when it is older than
+// settledAfter. Suricata's own keyword flow.age counts whole seconds, so a script tells.
 const (
 	bypassMark = "weir.bypass" // of flows
 	sidDepth   = 4294000001
 	sidMarked  = 4294000002
 	sidUDP     = 4294000003
 	sidOther   = 4294000004
+
+	// settledAfter is how old a connection has to be: with an answer to its SYN within 0.3 s the switch takes a verdict then. One that is slower stays with Suricata.
+	settledAfter = 500 * time.Millisecond
 
 	// fresh is how old a packet may be whose alert settles its flow: less than the time after a SYN in which the switch takes no verdict, with what the way there
 	// takes (nf.Settler). So a connection that has begun since with the same ports is never meant.
@@ -34,13 +37,31 @@ const (
 	remembered = 400
 )
 
-// settleRules are the rules, for each protocol. As with Suricata's own bypass, one direction that has reached the depth is enough.
-func settleRules() string {
+// ageScript tells whether a packet's connection is old enough to be settled.
+var ageScript = fmt.Sprintf(`function init(args)
+	return {packet = tostring(true)}
+end
+
+function match(args)
+	local begun, _, begunMicros = SCFlowTimestamps()
+	local now, nowMicros = SCPacketTimestamp()
+	if begun == nil or begunMicros == nil or now == nil or nowMicros == nil then
+		return 0
+	end
+	if (now - begun) * 1000000 + nowMicros - begunMicros > %d then
+		return 1
+	end
+	return 0
+end
+`, settledAfter.Microseconds())
+
+// settleRules are the rules, for each protocol. script is the path of ageScript. As with Suricata's own bypass, one direction that has reached the depth is enough.
+func settleRules(script string) string {
 	return fmt.Sprintf(`alert tcp any any -> any any (msg:"weir: behind depth"; stream-event:reassembly_depth_reached; flowbits:set,%[1]s; noalert; sid:%[2]d;)
-alert tcp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; flow.age:>0; bypass; sid:%[3]d;)
+alert tcp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; lua:%[6]s; bypass; sid:%[3]d;)
 alert udp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; bypass; sid:%[4]d;)
 alert icmp any any -> any any (msg:"weir: bypassed"; flowbits:isset,%[1]s; bypass; sid:%[5]d;)
-`, bypassMark, sidDepth, sidMarked, sidUDP, sidOther)
+`, bypassMark, sidDepth, sidMarked, sidUDP, sidOther, script)
 }
 
 // ours tells whether a rule is one of settleRules.
@@ -87,13 +108,18 @@ func marking(rules string) string {
 		if action := strings.Fields(head); !ok || len(action) == 0 || action[0] == "pass" || strings.HasPrefix(action[0], "#") {
 			continue
 		}
-		lines[i] = head + "(" + markOptions(body)
+		lines[i] = head + "(" + mapOptions(body, func(option string) string {
+			if strings.TrimSpace(option) == "bypass" {
+				return strings.Replace(option, "bypass", "flowbits:set,"+bypassMark, 1)
+			}
+			return option
+		})
 	}
 	return strings.Join(lines, "")
 }
 
-// markOptions replaces the option bypass. Suricata ends an option at each ";" that has no "\" before it, also within quotes.
-func markOptions(body string) string {
+// mapOptions replaces a rule's options. Suricata ends an option at each ";" that has no "\" before it, also within quotes.
+func mapOptions(body string, f func(option string) string) string {
 	var out strings.Builder
 	from := 0
 	for i := 0; i < len(body); i++ {
@@ -101,13 +127,23 @@ func markOptions(body string) string {
 		case '\\':
 			i++
 		case ';':
-			option := body[from:i]
-			if strings.TrimSpace(option) == "bypass" {
-				option = strings.Replace(option, "bypass", "flowbits:set,"+bypassMark, 1)
-			}
-			out.WriteString(option + ";")
+			out.WriteString(f(body[from:i]) + ";")
 			from = i + 1
 		}
 	}
 	return out.String() + body[from:]
+}
+
+// hasScripts tells whether a rule calls a script: ours are the only ones.
+func hasScripts(rules string) (found bool) {
+	for line := range strings.Lines(strings.NewReplacer("\\\n", "", "\\\r\n", "").Replace(rules)) { // a rule goes on behind them
+		_, body, _ := strings.Cut(line, "(")
+		mapOptions(body, func(option string) string {
+			name, _, _ := strings.Cut(option, ":")
+			name = strings.TrimSpace(name)
+			found = found || strings.EqualFold(name, "lua") || strings.EqualFold(name, "luajit")
+			return option
+		})
+	}
+	return found
 }
