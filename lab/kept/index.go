@@ -40,12 +40,20 @@ type Row struct {
 	Started time.Time `yaml:"started"`           // when the run began; of the former harness, when it was written
 	Version string    `yaml:"version,omitempty"` // of Weir, as the run says it
 	Commit  string    `yaml:"commit,omitempty"`  // which that version is
+	Later   []Later   `yaml:"later,omitempty"`   // versions by which the run went on, each with parts of its own
 	Machine Machine   `yaml:"machine"`
 	Why     string    `yaml:"why"`               // it was made
 	AddsTo  string    `yaml:"adds_to,omitempty"` // an older run, which it repeats or comes after
 	Wrong   []string  `yaml:"wrong,omitempty"`   // what is known to be wrong with it
 	// Raw has the SHA-256 of its files, as they are once decompressed.
 	Raw map[string]string `yaml:"raw"`
+}
+
+// Later is a version that made whole parts of a run which another one had begun.
+type Later struct {
+	Version string   `yaml:"version"`
+	Commit  string   `yaml:"commit"`
+	Parts   []string `yaml:"parts,flow"`
 }
 
 // Machine is where a run was made, as far as the run says it.
@@ -165,6 +173,9 @@ func (r Row) incomplete() (all []error) {
 		lacks("its row lacks study, why, started or raw")
 	}
 	whole := !r.Bench() && commitForm.MatchString(r.Commit) && !dirty(r.Version) && r.Machine.whole()
+	for _, l := range r.Later {
+		whole = whole && commitForm.MatchString(l.Commit) && !dirty(l.Version) && len(l.Parts) > 0
+	}
 	switch {
 	case whole:
 	case r.Started.Before(recorded) && len(r.Wrong) == 0:

@@ -103,7 +103,7 @@ func freeName(dir string, r Row) (string, error) {
 
 // rowOf a run, without its name.
 func rowOf(ctx context.Context, o Order) (Row, error) {
-	headers, err := headersOf(o.Run)
+	headers, parts, err := headersOf(o.Run)
 	if err != nil {
 		return Row{}, err
 	}
@@ -113,10 +113,28 @@ func rowOf(ctx context.Context, o Order) (Row, error) {
 		return row, fmt.Errorf("%w: %s: %w", ErrRefused, o.Run, err)
 	}
 	for _, h := range headers[1:] {
-		if h.Version != first.Version || h.Environment["cpu"] != first.Environment["cpu"] || h.Environment["kernel"] != first.Environment["kernel"] {
-			return row, fmt.Errorf("%w: %s was made by version %s on %s with Linux %s and by %s on %s with %s: two runs", ErrRefused, o.Run,
-				first.Version, first.Environment["cpu"], first.Environment["kernel"], h.Version, h.Environment["cpu"], h.Environment["kernel"])
+		if h.Environment["cpu"] != first.Environment["cpu"] || h.Environment["kernel"] != first.Environment["kernel"] {
+			return row, fmt.Errorf("%w: %s was made on %s with Linux %s and on %s with %s: two runs", ErrRefused, o.Run,
+				first.Environment["cpu"], first.Environment["kernel"], h.Environment["cpu"], h.Environment["kernel"])
 		}
+	}
+	for _, part := range slices.Sorted(maps.Keys(parts)) {
+		by := parts[part]
+		if len(by) > 1 {
+			return row, fmt.Errorf("%w: part %s of %s was made by the versions %s: two runs", ErrRefused, part, o.Run, strings.Join(by, ", "))
+		}
+		if by[0] == row.Version {
+			continue
+		}
+		i := slices.IndexFunc(row.Later, func(l Later) bool { return l.Version == by[0] })
+		if i < 0 {
+			commit, err := commitOf(ctx, o.Top, by[0])
+			if err != nil {
+				return row, fmt.Errorf("%w: %s: %w", ErrRefused, o.Run, err)
+			}
+			i, row.Later = len(row.Later), append(row.Later, Later{Version: by[0], Commit: commit})
+		}
+		row.Later[i].Parts = append(row.Later[i].Parts, part)
 	}
 	if row.Commit, err = commitOf(ctx, o.Top, row.Version); err != nil {
 		return row, fmt.Errorf("%w: %s: %w", ErrRefused, o.Run, err)
@@ -125,16 +143,17 @@ func rowOf(ctx context.Context, o Order) (Row, error) {
 	return row, err
 }
 
-// headersOf the journals of a run that is complete, and of each time that it went on otherwise than it had been.
-func headersOf(run string) (all []study.Header, err error) {
+// headersOf the journals of a run that is complete, and of each time that it went on otherwise than it had been; and by which versions each part was made.
+func headersOf(run string) (all []study.Header, parts map[string][]string, err error) {
+	parts = map[string][]string{}
 	dirs := []string{run}
 	if lab.Repeated(run) {
 		r, err := lab.ReportRepeated(run)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(r.Runs) < r.Planned {
-			return nil, fmt.Errorf("%w: %s is not over: %d of %d runs; weir lab resume goes on with it", ErrRefused, run, len(r.Runs), r.Planned)
+			return nil, nil, fmt.Errorf("%w: %s is not over: %d of %d runs; weir lab resume goes on with it", ErrRefused, run, len(r.Runs), r.Planned)
 		}
 		dirs = nil
 		for _, one := range r.Runs {
@@ -144,10 +163,10 @@ func headersOf(run string) (all []study.Header, err error) {
 	for _, dir := range dirs {
 		j, err := study.Read(dir)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if left := len(j.Left()); left > 0 {
-			return nil, fmt.Errorf("%w: %s is not over: %d trials are left; weir lab resume goes on with it", ErrRefused, dir, left)
+			return nil, nil, fmt.Errorf("%w: %s is not over: %d trials are left; weir lab resume goes on with it", ErrRefused, dir, left)
 		}
 		all = append(all, j.Header)
 		for _, r := range j.Resumed {
@@ -155,8 +174,13 @@ func headersOf(run string) (all []study.Header, err error) {
 			again.Version, again.Environment = r.Version, r.Environment
 			all = append(all, again)
 		}
+		for _, r := range j.Records {
+			if by := j.VersionAt(r.Begun); !slices.Contains(parts[r.Trial.Part], by) {
+				parts[r.Trial.Part] = append(parts[r.Trial.Part], by)
+			}
+		}
 	}
-	return all, nil
+	return all, parts, nil
 }
 
 func machineOf(environment map[string]string) (Machine, error) {

@@ -40,10 +40,21 @@ func TestRowsSayWhatTheirRunsSay(t *testing.T) {
 		if r.Bench() {
 			continue
 		}
-		headers, err := headersOf(filepath.Join(published, r.Run))
+		headers, parts, err := headersOf(filepath.Join(published, r.Run))
 		if err != nil {
 			t.Errorf("%s: %v", r.Run, err)
 			continue
+		}
+		for part, by := range parts {
+			said := r.Version
+			for _, l := range r.Later {
+				if slices.Contains(l.Parts, part) {
+					said = l.Version
+				}
+			}
+			if !slices.Equal(by, []string{said}) {
+				t.Errorf("%s: part %s was made by %v, its row says %s", r.Run, part, by, said)
+			}
 		}
 		h := headers[0]
 		m, err := machineOf(h.Environment)
@@ -289,7 +300,7 @@ func TestRunsThatNobodyCanRepeatAreRefused(t *testing.T) {
 	}
 }
 
-// A run that went on by another version is two runs.
+// A run of which another version made some of a part is two runs.
 func TestARunOfTwoVersionsIsRefused(t *testing.T) {
 	top, commit := repository(t)
 	run := finished(t, study.Header{Version: commit[:7], Environment: here}, 1, 5)
@@ -301,7 +312,7 @@ func TestARunOfTwoVersionsIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tr := range j.Left() {
-		if err := j.Add(study.Record{Trial: tr}); err != nil {
+		if err := j.Add(study.Record{Trial: tr, Begun: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}

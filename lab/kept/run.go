@@ -235,7 +235,11 @@ func (r *run) about(link string) string {
 	default:
 		fmt.Fprintf(&b, ", `weir lab run %s --%s`", r.row.Study, r.row.Mode)
 	}
-	fmt.Fprintf(&b, ", %s: Weir %s; %s", r.row.Started.Format(time.DateOnly), orElse(r.row.Version, "(version not recorded)"), r.row.Machine)
+	fmt.Fprintf(&b, ", %s: Weir %s; ", r.row.Started.Format(time.DateOnly), orElse(r.row.Version, "(version not recorded)"))
+	for _, l := range r.row.Later {
+		fmt.Fprintf(&b, "parts %s by %s; ", strings.Join(l.Parts, ", "), l.Version)
+	}
+	b.WriteString(r.row.Machine.String())
 	switch {
 	case r.repeated != nil:
 		fmt.Fprintf(&b, "; %s", r.repeated.Headline())

@@ -34,3 +34,14 @@ func (j *Journal) GoOn(r Resumption) error {
 	j.Resumed = append(j.Resumed, r)
 	return nil
 }
+
+// VersionAt is the version by which the run was made at a time.
+func (j *Journal) VersionAt(t time.Time) string {
+	version := j.Header.Version
+	for _, r := range j.Resumed {
+		if !t.Before(r.At) {
+			version = r.Version
+		}
+	}
+	return version
+}

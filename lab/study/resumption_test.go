@@ -37,4 +37,13 @@ func TestAnotherVersionOrMachineIsKept(t *testing.T) {
 	if d := cmp.Diff(want, j.Resumed); d != "" || len(j.Records) != len(on) {
 		t.Errorf("%d records\n%s", len(j.Records), d)
 	}
+	for when, version := range map[time.Time]string{{}: "1", at.Add(-1): "1", at: "1"} { // the last resumption was by the first version again
+		if got := j.VersionAt(when); got != version {
+			t.Errorf("at %v it was made by version %s, want %s", when, got, version)
+		}
+	}
+	j.Resumed = want[:1]
+	if before, behind := j.VersionAt(at.Add(-1)), j.VersionAt(at); before != "1" || behind != "2" {
+		t.Errorf("made by version %s before, by %s behind", before, behind)
+	}
 }
