@@ -146,6 +146,12 @@ func frames(t *testing.T) map[string][]byte {
 	later.FragOffset, later.Id = 100, 9
 	overlap := v4(layers.IPProtocolTCP)
 	overlap.FragOffset, overlap.Id = 1, 9
+	ports := gopacket.Payload("\x13\x88\x00\x50\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00") // as those of TCP from 5000 to 80
+	label := v6(layers.IPProtocolIPv6Fragment)
+	label.FlowLabel = 80
+	overlap6 := gopacket.Payload("\x06\x00\x00\x08\x00\x00\x00\x09" + string(ports))
+	pingRest := v4(layers.IPProtocolICMPv4)
+	pingRest.FragOffset, pingRest.Id = 9, 9
 	later6 := gopacket.Payload(append([]byte{17, 0, 3, 0x20, 0, 0, 0, 9}, "rest of the datagram"...))
 	return map[string][]byte{
 		"tcp 80 syn":         frame(t, eth(ip4), v4(layers.IPProtocolTCP), syn(5000, 80)),
@@ -169,6 +175,9 @@ func frames(t *testing.T) map[string][]byte {
 		"first fragment":     frame(t, eth(ip4), first, udp(5000, 53), body),
 		"later fragment":     frame(t, eth(ip4), later, body),
 		"overlapping":        frame(t, eth(ip4), overlap, body),
+		"overlapping, 80":    frame(t, eth(ip4), overlap, ports),
+		"overlapping6, 80":   frame(t, eth(ip6), label, overlap6),
+		"rest, like error":   frame(t, eth(ip4), pingRest, gopacket.Payload("\x03\x01 and more")),
 		"later fragment6":    frame(t, eth(ip6), v6(layers.IPProtocolIPv6Fragment), later6),
 		"ping":               frame(t, eth(ip4), v4(layers.IPProtocolICMPv4), icmp(layers.ICMPv4TypeEchoRequest), body),
 		"pong":               frame(t, eth(ip4), v4(layers.IPProtocolICMPv4), icmp(layers.ICMPv4TypeEchoReply), body),
@@ -219,13 +228,13 @@ func TestFrames(t *testing.T) {
 			drop: map[string]station{
 				"tcp 81 syn": forward, "tcp 8101 syn": forward, "tcp6 81 syn": forward, "vlan tcp 81 syn": forward, "udp 54": forward,
 				"ping": forward, "ping6": forward, "unknown ethertype": forward, "lldp": forward, "overlapping": forward, "sctp 9": forward,
-				"tcp 80 syn-ack": forward, "udp from 53": forward, "double tagged ping": forward,
+				"tcp 80 syn-ack": forward, "udp from 53": forward, "double tagged ping": forward, "overlapping, 80": forward, "overlapping6, 80": forward, "rest, like error": forward,
 			},
 		},
 		{
 			name: "replies to clients", config: `{"allow": ["tcp/80", "udp/53", "icmp"]}`,
 			pass: map[string]station{
-				"tcp 80 syn-ack": back, "tcp6 80 syn-ack": back, "udp from 53": back, "pong": back, "pong6": back, "too big": back,
+				"tcp 80 syn-ack": back, "tcp6 80 syn-ack": back, "udp from 53": back, "pong": back, "pong6": back, "too big": back, "rest, like error": back,
 			},
 			drop: map[string]station{
 				"tcp 80 syn": back, "tcp from 80, syn": back, "tcp 81 syn-ack": back, "udp 53": back, "ping": back, "ping6": back,
@@ -360,7 +369,7 @@ func TestRulesAsNftSeesThem(t *testing.T) {
 		switch {
 		case o.Table != nil:
 			tables = append(tables, o.Table.Family+" "+o.Table.Name)
-		case o.Rule != nil && o.Rule.Chain != "filter": // which leads to the rules in force
+		case o.Rule != nil && o.Rule.Chain != "filter" && o.Rule.Chain != headersChain: // which lead to the rules in force
 			comments = append(comments, o.Rule.Comment)
 			counter := false
 			for _, e := range o.Rule.Expr {

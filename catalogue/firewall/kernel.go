@@ -125,8 +125,26 @@ func (k *kernel) begin(next *generation) error {
 	}
 	c.AddTable(next.table)
 	c.AddChain(base(next.table, "filter", nftables.ChainHookPrerouting))
+	headers, accept := base(next.table, headersChain, nftables.ChainHookPrerouting), nftables.ChainPolicyAccept
+	headers.Priority, headers.Policy = nftables.ChainPriorityRef(*nftables.ChainPriorityFilter-1), &accept
+	c.AddChain(headers)
+	c.FlushChain(headers) // that of a killed process
+	c.AddRule(&nftables.Rule{Table: next.table, Chain: headers, Exprs: wholeHeader()})
 	c.AddChain(next.chain)
 	return c.Flush()
+}
+
+// headersChain is the chain that each frame meets before the filter.
+const headersChain = "headers"
+
+// wholeHeader has the kernel put the whole IPv6 header into the first part of the packet, by writing its last byte as it is. The header of a frame that is longer
+// than a page may be in another part; on a bridge the kernel would read the protocol there from memory that has nothing to do with the packet (Linux 6.18).
+func wholeHeader() []expr.Any {
+	const last = 39
+	return join(ethertype(etherIPv6), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: last, Len: 1},
+		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: last, Len: 1},
+	})
 }
 
 // base is a chain that drops what it does not decide: if a rule is missing, nothing passes.
@@ -230,9 +248,18 @@ func (g *generation) make(f *filter, rejects bool) error {
 			}
 		}
 	}
+	later := c.AddChain(&nftables.Chain{Name: g.laterChain(), Table: g.table})
+	g.more = append(g.more, later)
+	for _, r := range laterFragments() {
+		c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: append(r.expressions(nil, false), &expr.Verdict{Kind: expr.VerdictGoto, Chain: later.Name}), UserData: comment(r)})
+	}
 	for part := range slices.Chunk(f.rules, rulesAtOnce) {
 		for _, r := range part {
-			c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: append(r.expressions(names, rejects), g.accept(r)...), UserData: comment(r)})
+			for _, chain := range []*nftables.Chain{g.chain, later} {
+				if chain != later || !r.reads() {
+					c.AddRule(&nftables.Rule{Table: g.table, Chain: chain, Exprs: append(r.expressions(names, rejects), g.accept(r)...), UserData: comment(r)})
+				}
+			}
 		}
 		if err := c.Flush(); err != nil {
 			return fmt.Errorf("rules: %w", err)
@@ -240,6 +267,9 @@ func (g *generation) make(f *filter, rejects bool) error {
 	}
 	return nil
 }
+
+// laterChain is the name of the chain that later fragments meet.
+func (g *generation) laterChain() string { return fmt.Sprintf("g%d_later", g.n) }
 
 // elements of an interval set: where each range begins, and where the addresses behind it do.
 func elements(all addresses) []nftables.SetElement {
@@ -355,7 +385,7 @@ func comment(r rule) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, text)
 }
 
-// counters reads the rules back, in order.
+// counters reads the rules back, in order; what later fragments meet is added.
 func (k *kernel) counters() ([]count, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -364,9 +394,13 @@ func (k *kernel) counters() ([]count, error) {
 	if k.now == nil || k.now.chain == nil {
 		return nil, nil
 	}
-	rules, err := c.GetRules(k.now.table, k.now.chain)
-	if err != nil {
-		return nil, fmt.Errorf("read rules: %w", err)
+	var rules []*nftables.Rule
+	for _, chain := range []*nftables.Chain{k.now.chain, {Name: k.now.laterChain(), Table: k.now.table}} {
+		some, err := c.GetRules(k.now.table, chain)
+		if err != nil {
+			return nil, fmt.Errorf("read rules: %w", err)
+		}
+		rules = append(rules, some...)
 	}
 	var out []count
 	at := map[string]int{}

@@ -34,6 +34,36 @@ type set struct {
 	dynamic  bool // sources with a limit of their own
 }
 
+// reads tells whether the rule looks at ports, flags or types. A later fragment has data in their place; the kernel compares these on a bridge, so no later fragment
+// meets such a rule.
+func (r rule) reads() bool {
+	return slices.ContainsFunc(r.match, func(e expr.Any) bool {
+		p, ok := e.(*expr.Payload)
+		return ok && p.Base == expr.PayloadBaseTransportHeader
+	})
+}
+
+// laterFragments are the rules that lead all fragments but first ones to the rules that look at nothing behind the IP header.
+func laterFragments() []rule {
+	v4, v6 := fragmentsFrom(1)
+	return []rule{{name: "later fragments", match: v4}, {name: "later fragments", match: v6}}
+}
+
+// fragmentsFrom an offset on, in units of 8 bytes, of IPv4 and of IPv6.
+func fragmentsFrom(least uint16) (v4, v6 []expr.Any) {
+	v4 = join(ethertype(etherIPv4), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x1f, 0xff}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: binaryutil.BigEndian.PutUint16(least)},
+	})
+	v6 = join(ethertype(etherIPv6), []expr.Any{
+		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xf8}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: binaryutil.BigEndian.PutUint16(least << 3)},
+	})
+	return v4, v6
+}
+
 // filter is rules that are being computed, and their sets.
 type filter struct {
 	in, out string
@@ -262,21 +292,15 @@ func replies(s service) [][]expr.Any {
 // fragments pass when their protocol has an allowed service: only the first fragment carries ports, and without it the others are of
 // no use. One that could overwrite the ports or flags of the first (within 16 bytes, RFC 1858) does not pass.
 func fragments(s service) [][]expr.Any {
-	if s.first == 0 {
-		return nil // told by its protocol alone
+	switch {
+	case s.proto == "icmp": // those of replies, too; clients' are told by their protocol alone
+		v4, v6 := fragmentsFrom(1)
+		return [][]expr.Any{join(l4(unix.IPPROTO_ICMP), v4), join(l4(unix.IPPROTO_ICMPV6), v6)}
+	case s.first == 0 && s.proto != "tcp": // told by its protocol alone
+		return nil
 	}
-	least := binaryutil.BigEndian.PutUint16(2) // in units of 8 bytes
-	v4 := join(l4(number(s.proto)), ethertype(etherIPv4), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x1f, 0xff}, Xor: []byte{0, 0}},
-		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: least},
-	})
-	v6 := join(l4(number(s.proto)), ethertype(etherIPv6), []expr.Any{
-		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xf8}, Xor: []byte{0, 0}},
-		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: binaryutil.BigEndian.PutUint16(2 << 3)},
-	})
-	return [][]expr.Any{v4, v6}
+	v4, v6 := fragmentsFrom(2)
+	return [][]expr.Any{join(l4(number(s.proto)), v4), join(l4(number(s.proto)), v6)}
 }
 
 func number(proto string) byte {

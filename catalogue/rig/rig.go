@@ -150,28 +150,28 @@ func (s *Station) drain() {
 // Receive waits for the next frame from the wire, up to a time; nil: none came. A VLAN tag that the kernel took out is put back.
 func (s *Station) Receive(within time.Duration) []byte {
 	s.t.Helper()
+	return s.receive(within, make([]byte, 65536), make([]byte, 128))
+}
+
+// receive is Receive with room for the frame and what the kernel says beside it.
+func (s *Station) receive(within time.Duration, buf, oob []byte) []byte {
+	s.t.Helper()
 	deadline := time.Now().Add(within)
 	for {
+		n, oobn, _, _, err := unix.Recvmsg(s.fd, buf, oob, unix.MSG_DONTWAIT)
+		if err == nil {
+			return untagged(buf[:n], oob[:oobn])
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENETDOWN) {
+			s.t.Fatalf("receive frame: %v", err)
+		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return nil
 		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
-		if errors.Is(err, unix.EINTR) || err == nil && n == 0 {
-			continue
-		}
-		if err != nil {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
 			s.t.Fatalf("receive frame: %v", err)
 		}
-		buf, oob := make([]byte, 65536), make([]byte, 128)
-		n, oobn, _, _, err := unix.Recvmsg(s.fd, buf, oob, unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENETDOWN) {
-			continue
-		}
-		if err != nil {
-			s.t.Fatalf("receive frame: %v", err)
-		}
-		return untagged(buf[:n], oob[:oobn])
 	}
 }
 
