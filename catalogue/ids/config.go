@@ -110,6 +110,10 @@ const (
 	eveSocket     = "eve.sock"
 )
 
+// shortUDP drops datagrams whose length field is less than their header: stations take one of IPv6 that has 0 there, up to the end of its packet, and Suricata looks
+// into none.
+var shortUDP = fmt.Sprintf(`drop pkthdr any any -> any any (msg:"weir: UDP without a length"; decode-event:udp.len_invalid; noalert; sid:%d;)`+"\n", sidShort)
+
 // render writes what Suricata reads into a directory; it looks for its sockets in home. All texts that come from the configuration are checked above, or
 // are files of their own. settles: the switch is told of flows that are bypassed (see settle.go).
 func (c config) render(dir, home string, ports []string, settles bool) error {
@@ -117,6 +121,10 @@ func (c config) render(dir, home string, ports []string, settles bool) error {
 	if settles {
 		files[rulesFile] = settleRules(filepath.Join(dir, ageFile)) + marking(c.Rules) + "\n"
 		files[ageFile] = ageScript
+	}
+	closed := c.Overload == "drop" && len(ports) == 2
+	if closed {
+		files[rulesFile] = shortUDP + files[rulesFile]
 	}
 	ruleFiles := []string{filepath.Join(dir, rulesFile)}
 	for _, f := range c.RuleFiles {
@@ -132,7 +140,6 @@ func (c config) render(dir, home string, ports []string, settles bool) error {
 		ruleFiles = append(ruleFiles, path)
 	}
 	var text bytes.Buffer
-	closed := c.Overload == "drop" && len(ports) == 2
 	err := suricataYAML.Execute(&text, map[string]any{
 		"Home": c.home(), "External": c.external(), "Dir": dir, "Sockets": home, "Ports": ports, "Depth": uint64(c.Depth), "RuleFiles": ruleFiles,
 		"Encryption": map[bool]string{true: "bypass", false: "track-only"}[!settles && (c.Encrypted == nil || *c.Encrypted)], "Settles": settles, "Remembered": remembered,

@@ -47,6 +47,8 @@ func TestSuricata(t *testing.T) {
 	t.Run("one direction", func(t *testing.T) { testOneDirection(t, root) })
 	t.Run("settles", func(t *testing.T) { testSettles(t, root) })
 	t.Run("bad rules", func(t *testing.T) { testBadRules(t, root) })
+	t.Run("hostile frames", func(t *testing.T) { testHostile(t, root) })
+	t.Run("hostile frames, tap", func(t *testing.T) { testHostileTap(t, root) })
 }
 
 // start runs the function between two stations, and waits until Suricata reads packets.

@@ -25,6 +25,7 @@ const (
 	sidMarked  = 4294000002
 	sidUDP     = 4294000003
 	sidOther   = 4294000004
+	sidShort   = 4294000005 // see shortUDP; it raises no alert
 
 	// settledAfter is how old a connection has to be: with an answer to its SYN within 0.3 s the switch takes a verdict then. One that is slower stays with Suricata.
 	settledAfter = 500 * time.Millisecond
