@@ -120,7 +120,7 @@ var testsOnly = map[string][]string{
 	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
 	"manager":   {"router", "portkind", "store"},
 	"store":     {"instance"},
-	"catalogue": {"container", "instance"},
+	"catalogue": {"bpf", "container", "instance"}, // a wire's frames are the switch's program's
 	"container": {"image"},
 	"image":     {"netns"},
 	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch

@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"weir.dev/weir/bpf"
 	"weir.dev/weir/catalogue/rig"
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
@@ -26,6 +28,13 @@ type world struct {
 
 func newWorld(t testing.TB) world {
 	t.Helper()
+	return worldOf(t, func(ctx context.Context, inst instance.Instance) (*kernel.Runtime, error) {
+		return oci.New(ctx, inst, oci.Options{Options: kernel.Options{Adopt: true}})
+	})
+}
+
+func worldOf(t testing.TB, runtime func(context.Context, instance.Instance) (*kernel.Runtime, error)) world {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("not root: this test makes containers (sudo make test)")
 	}
@@ -33,25 +42,9 @@ func newWorld(t testing.TB) world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "layout")
-	recipes, err := image.FindRecipes(".")
-	if err != nil || len(recipes) < 4 {
-		t.Fatalf("recipes %v: %v", recipes, err)
-	}
-	for _, folder := range recipes {
-		r, err := image.LoadRecipe(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Debian() {
-			continue // its own tests have it
-		}
-		if _, err := r.Build(t.Context(), dir); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := layout(t)
 	w := world{images: image.Open(inst, dir)}
-	if w.runtime, err = oci.New(t.Context(), inst, oci.Options{Options: kernel.Options{Adopt: true}}); err != nil {
+	if w.runtime, err = runtime(t.Context(), inst); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -68,6 +61,51 @@ func newWorld(t testing.TB) world {
 		}
 	})
 	return w
+}
+
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(built.dir)
+	os.Exit(code)
+}
+
+// layout has the images that need no Debian packages: those that do are in tests of their own. They are built once.
+func layout(t testing.TB) string {
+	t.Helper()
+	built.Do(func() { built.dir, built.err = build() })
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+func build() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "weir-catalogue"); err != nil {
+		return "", err
+	}
+	recipes, err := image.FindRecipes(".")
+	if err != nil || len(recipes) < 4 {
+		return dir, fmt.Errorf("recipes %v: %w", recipes, err)
+	}
+	for _, folder := range recipes {
+		r, err := image.LoadRecipe(folder)
+		if err != nil {
+			return dir, err
+		}
+		if r.Debian() {
+			continue
+		}
+		if _, err := r.Build(context.Background(), dir); err != nil {
+			return dir, err
+		}
+	}
+	return dir, nil
 }
 
 // run starts a function of an image in a namespace, as the agent does.
@@ -164,6 +202,14 @@ func TestFunctionsInContainers(t *testing.T) {
 		if err != nil || out.String() != "" {
 			t.Errorf("zombies: %q, %v", out.String(), err)
 		}
+		var program io.Closer // the switch's, which forwards
+		r.Do(r.Netns, func() (err error) { program, err = bpf.AttachWire("in", "out"); return err })
+		defer program.Close()
+		s, err := w.runtime.Status(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rig.Hostile{Frames: 1_000_000, MTU: 9000, MemoryKB: 1024, Pass: 0.9}.Send(r, s.PID)
 		w.stop(t, id)
 	})
 	t.Run("firewall", func(t *testing.T) {

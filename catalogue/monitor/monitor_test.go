@@ -246,6 +246,40 @@ func TestCountsWhatTheTapSees(t *testing.T) {
 	}
 }
 
+// Frames that no honest station sends, up to jumbo frames: each is counted, or as one that the kernel had no room for. It says nothing, and goes on.
+func TestHostileFrames(t *testing.T) {
+	r := rig.New(t, true)
+	file := filepath.Join(t.TempDir(), "config.json")
+	must(t, os.WriteFile(file, []byte(`{"idle_s": 1}`), 0o644))
+	p := r.Start(rig.Build(t, "."), "-flows", filepath.Join(t.TempDir(), "flows"), "-config", file)
+	p.Await(`"start"`)
+	const frames = 1_000_000
+	rig.Hostile{Frames: frames, MTU: 9000, MemoryKB: 48 << 10}.Send(r, p.PID())
+	port := layers.UDPPort(0)
+	rig.Eventually(t, "a new flow is logged", func() bool { // when those of before have ended, and fewer lines come
+		other := v4(17)
+		other.SrcIP = net.IP{10, 1, 1, 77}
+		port++
+		r.Client.Send(build(t, eth(0x800), other, &layers.UDP{SrcPort: port, DstPort: 9}))
+		return strings.Contains(p.Output(), `"event":"new","proto":"udp","src":"10.1.1.77"`)
+	})
+	if f := r.Client.Receive(0); f != nil {
+		t.Errorf("it sent % x", f)
+	}
+	p.Signal(syscall.SIGTERM)
+	must(t, p.End())
+	var sum line
+	for text := range strings.Lines(p.Output()) {
+		if l := (line{}); json.Unmarshal([]byte(text), &l) == nil && l.Event == "summary" {
+			sum = l
+		}
+	}
+	t.Logf("%d packets of %d flows, %d of none; %d dropped by the kernel", sum.Packets, sum.Flows, sum.Untracked, sum.Dropped)
+	if want := uint64(frames); !testing.Short() && (sum.Packets+sum.Dropped < want*9/10 || sum.Packets < want/4) {
+		t.Errorf("%d packets and %d dropped: want %d in all, and most of them counted", sum.Packets, sum.Dropped, want)
+	}
+}
+
 // A tap that has nothing to do costs nothing, and one that goes away ends the function.
 func TestTapGone(t *testing.T) {
 	r := rig.New(t, true)

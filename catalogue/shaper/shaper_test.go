@@ -241,6 +241,14 @@ func TestFramesPassUnchanged(t *testing.T) {
 	}
 }
 
+// Frames that no honest station sends, up to jumbo frames, pass the limits' queues as they came, and so do the probes behind them.
+func TestHostileFrames(t *testing.T) {
+	r, p, _ := start(t, `{"up": {"rate": "20Gbit"}, "down": {"rate": "20Gbit"}}`)
+	rig.Hostile{Frames: 1_000_000, MTU: 9000, MemoryKB: 24 << 10, Pass: 0.8}.Send(r, p.PID())
+	p.Signal(syscall.SIGTERM)
+	must(t, p.End())
+}
+
 func TestParseConfig(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"up": 5}`: "cannot unmarshal", `{"up": {"rate": "5"}}`: `want it as "10Mbit"`, `{"up": {"rate": "1kbit"}}`: "want 64kbit to 20Gbit", `{"up": {"rate": "100Gbit"}}`: "want 64kbit to 20Gbit",
