@@ -243,12 +243,12 @@ func TestFunctionsInContainers(t *testing.T) {
 	})
 	t.Run("shaper", func(t *testing.T) {
 		r := rig.New(t, false)
-		id := w.run(t, "shaper", r.Netns, `{"up": {"rate": "10Mbit"}, "down": {"rate": "20Mbit"}}`)
+		id := w.run(t, "shaper", r.Netns, `{"up": {"rate": "10Mbit"}, "down": {"rate": "20Mbit"}, "classes": [{"name": "voice", "share": "10%", "match": ["udp/5060", {"dscp": "ef"}]}]}`)
 		rig.Eventually(t, "the bridge forwards", func() bool {
 			r.Client.Send(rig.Probe(0))
 			return r.Server.Receive(20*time.Millisecond) != nil
 		})
-		if log := w.log(t, id); !strings.Contains(log, "up=10000000 down=20000000") {
+		if log := w.log(t, id); !strings.Contains(log, "up=10000000 down=20000000 queue=50ms classes=1") {
 			t.Errorf("in a container: %s", log)
 		}
 		w.stop(t, id)

@@ -9,10 +9,11 @@ import (
 
 // config is the function's configuration; schema.json describes the same.
 type config struct {
-	Up    limit       `json:"up"`   // from in to out
-	Down  limit       `json:"down"` // from out to in
-	Queue nf.Duration `json:"queue"`
-	Fair  *bool       `json:"fair"`
+	Up      limit       `json:"up"`   // from in to out
+	Down    limit       `json:"down"` // from out to in
+	Queue   nf.Duration `json:"queue"`
+	Fair    *bool       `json:"fair"`
+	Classes []class     `json:"classes"` // of each limit; the first has the highest priority
 }
 
 // limit of a direction; a rate of 0: there is none.
@@ -23,12 +24,13 @@ type limit struct {
 
 // Bounds of what can be asked for.
 const (
-	minRate  = 64e3 // bits a second
-	maxRate  = 20e9
-	minBurst = 2000 // bytes: a frame
-	maxBurst = 64 << 20
-	minQueue = time.Millisecond
-	maxQueue = 2 * time.Second
+	minRate   = 64e3 // bits a second
+	maxRate   = 20e9
+	minBurst  = 2000 // bytes: a frame
+	maxBurst  = 64 << 20
+	burstTime = 100 // seconds of the rate: the kernel counts a burst as a time of 32 bits
+	minQueue  = time.Millisecond
+	maxQueue  = 2 * time.Second
 
 	defaultQueue = 50 * time.Millisecond
 	leastBurst   = 16 << 10
@@ -50,7 +52,15 @@ func parseConfig(raw []byte) (config, error) {
 			return config{}, fmt.Errorf("%s: rate %d bit/s: want 64kbit to 20Gbit", name, l.Rate)
 		case l.Burst != 0 && (l.Burst < minBurst || l.Burst > maxBurst):
 			return config{}, fmt.Errorf("%s: burst %d bytes: want 2KB to 64MB", name, l.Burst)
+		case uint64(l.Burst) > uint64(l.Rate)/8*burstTime:
+			return config{}, fmt.Errorf("%s: burst %d bytes: want at most %d, as the rate sends in %d s", name, l.Burst, uint64(l.Rate)/8*burstTime, burstTime)
 		}
+	}
+	if len(cfg.Classes) > 0 && cfg.Up.Rate == 0 && cfg.Down.Rate == 0 {
+		return config{}, fmt.Errorf("classes: neither up nor down has a rate that they could share")
+	}
+	if err := completeClasses(cfg.Classes); err != nil {
+		return config{}, fmt.Errorf("classes: %w", err)
 	}
 	return cfg, nil
 }
@@ -63,6 +73,12 @@ func (l limit) burst() uint32 {
 		return uint32(l.Burst)
 	}
 	return max(leastBurst, uint32(uint64(l.Rate)/8/100))
+}
+
+// burstOf a class with that part of the limit's rate.
+func (l limit) burstOf(rate uint64) uint32 {
+	part := max(minBurst, float64(l.burst())*float64(rate)/float64(l.Rate))
+	return uint32(min(part, float64(l.burst()), float64(rate)/8*burstTime))
 }
 
 // waits is how many bytes wait at most: what a queue of that length takes at the rate, and a frame of GSO at least.

@@ -1,7 +1,7 @@
 // Command shaper is a network function: it bounds the rate of each direction between its ports in and out.
 //
 // It makes a Linux bridge of the two ports and shapes there with the kernel's queues, so frames never come to user space and traffic flows on within
-// its bounds if this process dies. See README.md for the configuration and how clients share a rate.
+// its bounds if this process dies. See README.md for the configuration, its classes and how clients share a rate.
 package main
 
 import (
@@ -79,24 +79,37 @@ func (s *shaper) load(_ context.Context, raw []byte) error {
 		}
 		s.closed = false
 	}
-	s.log.Info("limits in force", "up", cfg.Up.Rate, "down", cfg.Down.Rate, "queue", time.Duration(cfg.Queue), "fair among", sharing)
+	s.log.Info("limits in force", "up", cfg.Up.Rate, "down", cfg.Down.Rate, "queue", time.Duration(cfg.Queue), "classes", len(cfg.Classes), "fair among", sharing)
 	return nil
+}
+
+// links by the direction that leaves there.
+func (s *shaper) links() map[string]netlink.Link {
+	return map[string]netlink.Link{"up": s.kernel.out, "down": s.kernel.in}
 }
 
 // numbers are what each port sent, and what its queues dropped.
 func (s *shaper) numbers(n *nf.Numbers) {
-	for name, link := range map[string]netlink.Link{"up": s.kernel.out, "down": s.kernel.in} {
-		bytes, packets, drops := s.kernel.sent(link)
-		n.Counter("shaper_sent_packets_total", "Packets that the queues of a direction have sent.", float64(packets), "direction", name)
-		n.Counter("shaper_sent_bytes_total", "Bytes of these packets.", float64(bytes), "direction", name)
-		n.Counter("shaper_dropped_packets_total", "Packets for which the queues of a direction had no room.", float64(drops), "direction", name)
+	for name, link := range s.links() {
+		all, classes := s.kernel.sent(link)
+		n.Counter("shaper_sent_packets_total", "Packets that the queues of a direction have sent.", float64(all.packets), "direction", name)
+		n.Counter("shaper_sent_bytes_total", "Bytes of these packets.", float64(all.bytes), "direction", name)
+		n.Counter("shaper_dropped_packets_total", "Packets for which the queues of a direction had no room.", float64(all.drops), "direction", name)
+		for _, c := range classes {
+			n.Counter("shaper_class_sent_packets_total", "Packets of a class that a direction has sent.", float64(c.packets), "direction", name, "class", c.name)
+			n.Counter("shaper_class_sent_bytes_total", "Bytes of these packets.", float64(c.bytes), "direction", name, "class", c.name)
+			n.Counter("shaper_class_dropped_packets_total", "Packets for which a class had no room.", float64(c.drops), "direction", name, "class", c.name)
+		}
 	}
 }
 
 // report logs what each port sent, and what its queues dropped.
 func (s *shaper) report() {
-	for name, link := range map[string]netlink.Link{"up": s.kernel.out, "down": s.kernel.in} {
-		bytes, packets, drops := s.kernel.sent(link)
-		s.log.Info("counter", "direction", name, "bytes", bytes, "packets", packets, "dropped", drops)
+	for name, link := range s.links() {
+		all, classes := s.kernel.sent(link)
+		s.log.Info("counter", "direction", name, "bytes", all.bytes, "packets", all.packets, "dropped", all.drops)
+		for _, c := range classes {
+			s.log.Info("counter", "direction", name, "class", c.name, "bytes", c.bytes, "packets", c.packets, "dropped", c.drops)
+		}
 	}
 }

@@ -94,7 +94,7 @@ func TestReloadLosesNothing(t *testing.T) {
 functions:
   fw: {image: firewall, config: {default: accept, deny: [%s]}}
   web: {image: http-filter, config: {rules: [{name: words, words: [%s]}]}}
-  slow: {image: shaper, config: {up: {rate: %s}, down: {rate: %s}}}
+  slow: {image: shaper, config: {up: {rate: %s}, down: {rate: %s}, classes: [{name: talk, share: 20%%, match: [tcp, {service: udp, clients: [10.9.0.1]}]}]}}
   dns: {image: dns-lb, config: {names: {www.example: {targets: [{address: 10.9.0.2}]}}}}
 chains:
   c: fw | web | slow | dns
