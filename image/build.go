@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"weir.dev/weir/image/event"
 )
 
 // epoch is the time of everything in a built image: the same sources give the same digests.
@@ -42,7 +44,7 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	}
 	layers := slices.Clone(base)
 	var files []builtFile
-	if len(r.Files) > 0 {
+	if len(r.Files) > 0 || r.hasEvent() {
 		var own builtLayer
 		if own, files, err = r.ownLayer(ctx, work); err != nil {
 			return "", fmt.Errorf("build image %s: %w", r.Name, err)
@@ -96,9 +98,19 @@ func (r Recipe) assemble(layers ...builtLayer) (v1.Image, error) {
 	return img, nil
 }
 
+// hasEvent tells whether the image gets the program weir-event: not if the recipe leaves it out or has its own.
+func (r Recipe) hasEvent() bool {
+	own := func(f RecipeFileSpec) bool { return f.To == event.Path }
+	return (r.Event == nil || *r.Event) && event.Program() != nil && !slices.ContainsFunc(r.Files, own)
+}
+
 // ownLayer compiles and collects the recipe's files.
 func (r Recipe) ownLayer(ctx context.Context, work string) (l builtLayer, files []builtFile, err error) {
 	b := newLayer("weir image build " + r.Name)
+	if r.hasEvent() {
+		b.file(event.Path, 0o755, event.Program())
+		files = append(files, builtFile{event.Path, true, event.Program()})
+	}
 	for i, f := range r.Files {
 		var src string
 		var err error

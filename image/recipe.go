@@ -32,6 +32,7 @@ type Recipe struct {
 	Base         string            `yaml:"base"`          // "busybox" (default); "debian", of this machine's release; "debian:SUITE"
 	Packages     []string          `yaml:"packages"`      // of Debian, with what they depend on
 	Files        []RecipeFileSpec  `yaml:"files"`
+	Event        *bool             `yaml:"event"` // whether it has the program weir-event (default true)
 
 	Say  func(string) `yaml:"-"` // told what takes long; nil: nobody is
 	Anew bool         `yaml:"-"` // fetch packages that are in the cache, too: they may have newer versions

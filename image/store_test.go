@@ -1,10 +1,12 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/image/event"
 	"weir.dev/weir/instance"
 )
 
@@ -493,6 +496,46 @@ func TestALayoutHoldsAnImage(t *testing.T) {
 	} {
 		if got := Holds(x.digest, x.layouts...); got != x.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// An image that is built has the program by which scripts raise events, unless its recipe leaves it out or brings its own.
+func TestBuiltImagesHaveWeirEvent(t *testing.T) {
+	layout := filepath.Join(t.TempDir(), "layout")
+	without := false
+	for name, tt := range map[string]struct {
+		change func(*Recipe)
+		want   []byte
+	}{
+		"with":    {func(*Recipe) {}, event.Program()},
+		"without": {func(r *Recipe) { r.Event = &without }, nil},
+		"own":     {func(r *Recipe) { r.Files = append(r.Files, RecipeFileSpec{To: event.Path, From: "file"}) }, []byte("mine")},
+	} {
+		r := recipe(t, name, "1", "mine")
+		tt.change(&r)
+		built(t, layout, r)
+		e, err := newStore(t, layout).resolve(name)
+		must(t, err)
+		f, err := openLayer(blobPath(layout, e.layers[len(e.layers)-1].Digest))
+		must(t, err)
+		defer f.Close()
+		plain, err := decompress(e.layers[len(e.layers)-1].MediaType, f)
+		must(t, err)
+		var got []byte
+		for all := tar.NewReader(plain); ; {
+			h, err := all.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			must(t, err)
+			if "/"+h.Name == event.Path {
+				got, err = io.ReadAll(all)
+				must(t, err)
+			}
+		}
+		if !bytes.Equal(got, tt.want) {
+			t.Errorf("%s: %d bytes: want %d", name, len(got), len(tt.want))
 		}
 	}
 }
