@@ -150,6 +150,9 @@ func frames(t *testing.T) map[string][]byte {
 	label := v6(layers.IPProtocolIPv6Fragment)
 	label.FlowLabel = 80
 	overlap6 := gopacket.Payload("\x06\x00\x00\x08\x00\x00\x00\x09" + string(ports))
+	hidden := gopacket.Payload("\x3c\x00\x00\x01\x00\x00\x00\x09\x06\x00\x01\x04\x00\x00\x00\x00")                     // a first fragment that ends behind destination options
+	longer := gopacket.Payload("\x3c\x00\x00\x01\x00\x00\x00\x09\x06\x03\x01\x1c\x00\x00\x00\x00")                     // or within these
+	right6 := gopacket.Payload("\x06\x00\x00\x01\x00\x00\x00\x09" + strings.Replace(string(ports), "\x50", "\x51", 1)) // to 81
 	pingRest := v4(layers.IPProtocolICMPv4)
 	pingRest.FragOffset, pingRest.Id = 9, 9
 	later6 := gopacket.Payload(append([]byte{17, 0, 3, 0x20, 0, 0, 0, 9}, "rest of the datagram"...))
@@ -177,6 +180,9 @@ func frames(t *testing.T) map[string][]byte {
 		"overlapping":        frame(t, eth(ip4), overlap, body),
 		"overlapping, 80":    frame(t, eth(ip4), overlap, ports),
 		"overlapping6, 80":   frame(t, eth(ip6), label, overlap6),
+		"headers elsewhere6": frame(t, eth(ip6), v6(layers.IPProtocolIPv6Fragment), hidden),
+		"headers cut6":       frame(t, eth(ip6), v6(layers.IPProtocolIPv6Fragment), longer),
+		"first fragment6":    frame(t, eth(ip6), v6(layers.IPProtocolIPv6Fragment), right6),
 		"rest, like error":   frame(t, eth(ip4), pingRest, gopacket.Payload("\x03\x01 and more")),
 		"later fragment6":    frame(t, eth(ip6), v6(layers.IPProtocolIPv6Fragment), later6),
 		"ping":               frame(t, eth(ip4), v4(layers.IPProtocolICMPv4), icmp(layers.ICMPv4TypeEchoRequest), body),
@@ -259,6 +265,11 @@ func TestFrames(t *testing.T) {
 			drop: map[string]station{
 				"udp 53": forward, "udp from 53": back, "later fragment": forward, "udp, priority tag": forward, "udp, two of them": forward, "udp, and VLAN 7": back,
 			},
+		},
+		{
+			name: "a port is denied", config: `{"default": "accept", "deny": ["tcp/80"]}`,
+			pass: map[string]station{"tcp 81 syn": forward, "tcp6 81 syn": forward, "first fragment6": forward, "later fragment6": forward, "overlapping, 80": forward, "overlapping6, 80": forward, "udp6 53": back},
+			drop: map[string]station{"tcp 80 syn": forward, "tcp6 80 syn": forward, "headers elsewhere6": forward, "headers cut6": forward},
 		},
 		{
 			name: "all", config: `{"allow": ["all"]}`,
@@ -370,7 +381,9 @@ func TestRulesAsNftSeesThem(t *testing.T) {
 		case o.Table != nil:
 			tables = append(tables, o.Table.Family+" "+o.Table.Name)
 		case o.Rule != nil && o.Rule.Chain != "filter" && o.Rule.Chain != headersChain: // which lead to the rules in force
-			comments = append(comments, o.Rule.Comment)
+			if !strings.Contains(o.Rule.Chain, "_") { // else it is about fragments
+				comments = append(comments, o.Rule.Comment)
+			}
 			counter := false
 			for _, e := range o.Rule.Expr {
 				if c, ok := e["counter"].(map[string]any); ok {

@@ -180,7 +180,8 @@ type generation struct {
 	table *nftables.Table
 	chain *nftables.Chain
 	sets  []*nftables.Set
-	more  []*nftables.Chain // that a killed process has not finished; that of accepted flows
+	more  []*nftables.Chain // that a killed process has not finished; that of accepted flows; parts
+	parts []*nftables.Chain // with rules for some fragments
 
 	accepted []*nftables.Set // of acceptedSets, if flows are settled
 }
@@ -248,10 +249,18 @@ func (g *generation) make(f *filter, rejects bool) error {
 			}
 		}
 	}
-	later := c.AddChain(&nftables.Chain{Name: g.laterChain(), Table: g.table})
-	g.more = append(g.more, later)
-	for _, r := range laterFragments() {
-		c.AddRule(&nftables.Rule{Table: g.table, Chain: g.chain, Exprs: append(r.expressions(nil, false), &expr.Verdict{Kind: expr.VerdictGoto, Chain: later.Name}), UserData: comment(r)})
+	later := g.besides(c, "later")
+	leads := func(from *nftables.Chain, kind expr.VerdictKind, to string, rules ...rule) {
+		for _, r := range rules {
+			c.AddRule(&nftables.Rule{Table: g.table, Chain: from, Exprs: append(r.expressions(nil, false), &expr.Verdict{Kind: kind, Chain: to}), UserData: comment(r)})
+		}
+	}
+	leads(g.chain, expr.VerdictGoto, later.Name, laterFragments()...)
+	if f.whole {
+		first := g.besides(c, "first")
+		leads(g.chain, expr.VerdictJump, first.Name, firstFragments)
+		leads(first, expr.VerdictReturn, "", readable)
+		c.AddRule(&nftables.Rule{Table: g.table, Chain: first, Exprs: unreadable.expressions(nil, rejects), UserData: comment(unreadable)})
 	}
 	for part := range slices.Chunk(f.rules, rulesAtOnce) {
 		for _, r := range part {
@@ -268,8 +277,12 @@ func (g *generation) make(f *filter, rejects bool) error {
 	return nil
 }
 
-// laterChain is the name of the chain that later fragments meet.
-func (g *generation) laterChain() string { return fmt.Sprintf("g%d_later", g.n) }
+// besides makes a chain to which rules of the generation's own lead.
+func (g *generation) besides(c *nftables.Conn, what string) *nftables.Chain {
+	chain := c.AddChain(&nftables.Chain{Name: fmt.Sprintf("g%d_%s", g.n, what), Table: g.table})
+	g.more, g.parts = append(g.more, chain), append(g.parts, chain)
+	return chain
+}
 
 // elements of an interval set: where each range begins, and where the addresses behind it do.
 func elements(all addresses) []nftables.SetElement {
@@ -385,7 +398,7 @@ func comment(r rule) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, text)
 }
 
-// counters reads the rules back, in order; what later fragments meet is added.
+// counters reads the rules back, in order; what fragments meet is added.
 func (k *kernel) counters() ([]count, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -395,7 +408,7 @@ func (k *kernel) counters() ([]count, error) {
 		return nil, nil
 	}
 	var rules []*nftables.Rule
-	for _, chain := range []*nftables.Chain{k.now.chain, {Name: k.now.laterChain(), Table: k.now.table}} {
+	for _, chain := range append([]*nftables.Chain{k.now.chain}, k.now.parts...) {
 		some, err := c.GetRules(k.now.table, chain)
 		if err != nil {
 			return nil, fmt.Errorf("read rules: %w", err)

@@ -49,6 +49,18 @@ func laterFragments() []rule {
 	return []rule{{name: "later fragments", match: v4}, {name: "later fragments", match: v6}}
 }
 
+// Rules about first fragments of IPv6: the headers of a packet may be in another fragment, behind a long extension header. Then nobody can compare the first one with
+// what is denied; stations drop such packets, too (RFC 7112), but not all of them do.
+var (
+	firstFragments = rule{name: "first fragments of IPv6", match: join(ethertype(etherIPv6), []expr.Any{
+		&expr.Exthdr{DestRegister: 1, Type: unix.IPPROTO_FRAGMENT, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xf8}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0}},
+	})}
+	readable   = rule{name: "first fragments with ports", match: []expr.Any{transport(0, 4), &expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: []byte{0, 0, 0, 0}}}}
+	unreadable = rule{name: "deny headers that are in another fragment", denies: true}
+)
+
 // fragmentsFrom an offset on, in units of 8 bytes, of IPv4 and of IPv6.
 func fragmentsFrom(least uint16) (v4, v6 []expr.Any) {
 	v4 = join(ethertype(etherIPv4), []expr.Any{
@@ -68,6 +80,7 @@ func fragmentsFrom(least uint16) (v4, v6 []expr.Any) {
 type filter struct {
 	in, out string
 	rules   []rule
+	whole   bool // what denies has to be compared with every packet: none may hide its headers
 	sets    []*set
 	known   map[string]*set // by what they are of
 }
@@ -160,7 +173,7 @@ func (f *filter) limited(name string, e entry, m []expr.Any) {
 // plan computes the filter, in order: the first rule that matches decides. stateful uses connection tracking for replies; without,
 // a reply is told by its source port, and for TCP by not being a lone SYN.
 func plan(cfg config, in, out string, stateful bool) *filter {
-	f := &filter{in: in, out: out, known: map[string]*set{}}
+	f := &filter{in: in, out: out, whole: len(cfg.Deny) > 0, known: map[string]*set{}}
 	var rules []rule
 	if cfg.probe != nil { // every other frame of that type is as any frame
 		rules = append(rules, rule{name: "probe", match: join(ethertype(etherProbe), ends(cfg.probe))})
