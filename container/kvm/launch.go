@@ -288,7 +288,11 @@ func (e *Engine) explain(c kernel.Container, err error) error {
 		err = fmt.Errorf("%w: QEMU: %s", err, printable(words))
 	}
 	if words := tail(c.Bundle, consoleFile, lastLines); words != "" {
+		words = words[max(0, len(words)-maxText):]
 		err = fmt.Errorf("%w; its console: %s", err, printable(words))
+		if why := lastWords(c.Bundle); !strings.Contains(words, why) { // a trace is behind it
+			err = fmt.Errorf("%w: %s", err, printable(why))
+		}
 	}
 	return err
 }
