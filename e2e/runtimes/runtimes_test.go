@@ -153,7 +153,8 @@ func station(t *testing.T, r *rig.Rig, space, addr string) rig.Station {
 	return rig.Station{MAC: mac, Addr: netip.MustParseAddr(addr)}
 }
 
-// Every runtime runs firewall | wire | tap:monitor, on both switches. And one chain is of a container, a machine and a container of LXC.
+// Every runtime runs firewall | wire | tap:monitor, on both switches. And one chain is of a container, a machine and a container of LXC. A firewall takes a new rule as it
+// runs; what it denies, and what the monitor sees, is told.
 func TestChains(t *testing.T) {
 	t.Setenv("DOCKER_HOST", rig.DockerEngine(t))
 	linux := rig.MachineKernel(t)
@@ -161,15 +162,25 @@ func TestChains(t *testing.T) {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw, "--kvm-kernel", linux}})
 			all := known(ctx, t, r)
-			for _, name := range wanted {
+			for i, name := range wanted {
 				t.Run(name, func(t *testing.T) {
 					x := all[name]
-					chain(ctx, t, r, document(r, "f1 | f2 | tap:f3", function(x, "firewall"), function(x, "wire"), function(x, "monitor")), name, name, name)
+					text := document(r, "f1 | f2 | tap:f3", function(x, "firewall"), function(x, "wire"), function(x, "monitor"))
+					begun := time.Now()
+					chain(ctx, t, r, text, name, name, name)
+					changed(ctx, t, r, sw, text, "f1", name)
+					seen(ctx, t, r, "f3", uint16(2000+i))
+					if sw == "ebpf" { // another switch has no part in what a function says of itself
+						told(ctx, t, r, "f1", begun)
+					}
 				})
 			}
 			t.Run("mixed", func(t *testing.T) {
-				chain(ctx, t, r, document(r, "f1 | f2 | f3 | tap:f4", function(all["native"], "wire"), function(all["kvm"], "firewall"), function(all["lxc"], "firewall"),
-					function(all["docker"], "monitor")), "native", "kvm", "lxc", "docker")
+				text := document(r, "f1 | f2 | f3 | tap:f4", function(all["native"], "wire"), function(all["kvm"], "firewall"), function(all["lxc"], "firewall"),
+					function(all["docker"], "monitor"))
+				chain(ctx, t, r, text, "native", "kvm", "lxc", "docker")
+				changed(ctx, t, r, sw, text, "f2", "kvm")
+				seen(ctx, t, r, "f4", uint16(2000+len(wanted)))
 			})
 			t.Run("down leaves nothing", func(t *testing.T) {
 				if _, err := r.Weir(ctx, "down"); err != nil {
