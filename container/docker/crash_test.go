@@ -102,7 +102,7 @@ func settles(t testing.TB, d *dockerd.Engine) {
 	}
 }
 
-const rounds = 12 // of kill -9
+const rounds = 20 // of kill -9
 
 // Killed at any moment, a process of Weir's leaves only what the next one finds: every container is known and works, or is gone.
 func TestKilledAtAnyMoment(t *testing.T) {
@@ -156,7 +156,7 @@ func TestEngineKilledAtAnyMoment(t *testing.T) {
 			r := opened(t, inst, d)
 			defer r.Close()
 			spec := container.Spec{Rootfs: suite.Rootfs(t), ReadOnly: true, Args: waiting}
-			for round := range rounds / 2 {
+			for round := range rounds / 2 { // of each, so of both together as many
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); churn(ctx, r, spec, func(error) {}) }()

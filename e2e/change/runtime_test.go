@@ -119,7 +119,7 @@ func TestKilledWhileARuntimeChanges(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	for i := range max(12, 2*len(there)) {
+	for i := range max(20, 2*len(there)) {
 		if _, err := r.Apply(ctx, ofRuntime(r, named(there[i%len(there)])), "--wait=false"); err != nil {
 			t.Fatal(err)
 		}

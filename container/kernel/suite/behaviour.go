@@ -285,7 +285,7 @@ func (k Kit) killedAtAnyMoment(t *testing.T) {
 	st, err := r.Status(t.Context(), "steady")
 	must(t, err)
 	must(t, r.Close())
-	for round := range 15 {
+	for round := range 20 {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestChild$")
 		cmd.Env = append(os.Environ(), "WEIR_CHILD="+inst.Name, "WEIR_CHILD_KIT="+k.Name, "WEIR_CHILD_ROOT="+inst.Root, "WEIR_CHILD_IMAGE="+image)
 		out, err := cmd.StdoutPipe()
