@@ -168,7 +168,7 @@ func whole(t *testing.T, r *rig.Rig, c *net.TCPConn) (s segments) {
 // and again, as a monitor is ready when its process runs, and listens a moment later.
 func seen(ctx context.Context, t *testing.T, r *rig.Rig, monitor string, sport uint16) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	soon, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	alice, bob := station(t, r, r.Alice(), rig.AliceAddr), station(t, r, r.Bob(), rig.BobAddr)
 	from, err := rig.NewSender(r.Alice(), "eth0")
@@ -177,7 +177,7 @@ func seen(ctx context.Context, t *testing.T, r *rig.Rig, monitor string, sport u
 	}
 	defer from.Close()
 	var to []int
-	rig.Eventually(ctx, t, "the monitor tells the flow that passed", func() (bool, string) {
+	rig.Eventually(soon, t, "the monitor tells the flow that passed", func() (bool, string) {
 		for _, port := range []uint16{9001, 9000} { // the forbidden one first: it would be told by the time that the other one is
 			if err := from.Send(rig.Packet{Proto: 17, Src: sport, Dst: port, TTL: 1, Payload: "seen"}.Bytes(alice, bob)); err != nil {
 				t.Fatal(err)
@@ -205,10 +205,10 @@ func seen(ctx context.Context, t *testing.T, r *rig.Rig, monitor string, sport u
 // told waits for the event and the metric of what a firewall has denied since some time, by the former rule and by the new one.
 func told(ctx context.Context, t *testing.T, r *rig.Rig, firewall string, since time.Time) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	soon, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for _, rule := range []string{"deny udp/9001", "deny udp/9002"} {
-		rig.Eventually(ctx, t, "the event of "+rule, func() (bool, string) {
+		rig.Eventually(soon, t, "the event of "+rule, func() (bool, string) {
 			text, err := r.Weir(ctx, "events", "--from", firewall, "-o", "json")
 			var l struct{ Items []api.Event }
 			if err == nil {
@@ -219,7 +219,7 @@ func told(ctx context.Context, t *testing.T, r *rig.Rig, firewall string, since 
 			}), fmt.Sprint(err, text)
 		})
 	}
-	rig.Eventually(ctx, t, "the metric of what was denied", func() (bool, string) {
+	rig.Eventually(soon, t, "the metric of what was denied", func() (bool, string) {
 		text, err := r.Weir(ctx, "describe", "function", firewall)
 		_, row, _ := strings.Cut(text, "firewall_denied_packets_total")
 		words := append(strings.Fields(row), "")

@@ -50,7 +50,7 @@ policies:
 		defer cancel()
 		rig.Eventually(healed, t, "the function runs in another container", func() (bool, string) {
 			var f api.Function
-			err := r.Get(healed, &f, "function", "fw")
+			err := r.Get(ctx, &f, "function", "fw")
 			s := f.Status
 			return err == nil && s.Healthy && s.State == "started" && s.PID != 0 && s.PID != before.PID && s.Restarts > before.Restarts, fmt.Sprintf("%+v, %v", s, err)
 		})
