@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -140,16 +139,10 @@ func (t *term) UnmarshalText(text []byte) error {
 	if !has {
 		return nil
 	}
-	from, to, isRange := strings.Cut(ports, "-")
-	if !isRange {
-		to = from
-	}
-	first, err1 := strconv.ParseUint(from, 10, 16)
-	last, err2 := strconv.ParseUint(to, 10, 16)
-	if err1 != nil || err2 != nil || first == 0 || last < first {
+	var ok bool
+	if t.first, t.last, ok = nf.Ports(ports); !ok {
 		return want
 	}
-	t.first, t.last = uint16(first), uint16(last)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -77,4 +78,15 @@ func quantity(raw []byte, form *regexp.Regexp, example string) (float64, error) 
 		return 0, fmt.Errorf("%q: %w", text, err)
 	}
 	return v * map[string]float64{"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}[m[2]], nil
+}
+
+// Ports reads one port, "443", or a range, "5060-5061"; false: they are none of 1 to 65535, or the higher one is first.
+func Ports(text string) (first, last uint16, ok bool) {
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	a, err1 := strconv.ParseUint(from, 10, 16)
+	b, err2 := strconv.ParseUint(to, 10, 16)
+	return uint16(a), uint16(b), err1 == nil && err2 == nil && a > 0 && a <= b
 }

@@ -27,3 +27,14 @@ func TestQuantities(t *testing.T) {
 		}
 	}
 }
+
+func TestPorts(t *testing.T) {
+	for text, want := range map[string][2]uint16{
+		"443": {443, 443}, "5060-5061": {5060, 5061}, "1-65535": {1, 65535}, "": {}, "0": {}, "0-5": {}, "5-4": {}, "65536": {}, "1-": {}, "-1": {}, "1-2-3": {}, "x": {}, "+1": {},
+	} {
+		first, last, ok := Ports(text)
+		if ok != (want != [2]uint16{}) || ok && (first != want[0] || last != want[1]) {
+			t.Errorf("%q: %d to %d, %v", text, first, last, ok)
+		}
+	}
+}

@@ -143,16 +143,10 @@ func (m *match) readService() error {
 	if !has {
 		return nil
 	}
-	from, to, isRange := strings.Cut(ports, "-")
-	if !isRange {
-		to = from
-	}
-	first, err1 := strconv.ParseUint(from, 10, 16)
-	last, err2 := strconv.ParseUint(to, 10, 16)
-	if err1 != nil || err2 != nil || first == 0 || last < first {
+	var ok bool
+	if m.first, m.last, ok = nf.Ports(ports); !ok {
 		return fmt.Errorf("%w; ports are 1 to 65535, the lower one first", want)
 	}
-	m.first, m.last = uint16(first), uint16(last)
 	return nil
 }
 
