@@ -225,6 +225,9 @@ func capture(t *testing.T, s *Space, link string) func() (wireguard int, other [
 		b := make([]byte, 4096)
 		for {
 			n, _, err := unix.Recvfrom(fd, b, 0)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
 			if err != nil {
 				return wireguard, other
 			}

@@ -104,6 +104,9 @@ func (f frames) next(t *testing.T) []byte {
 	buf, oob := make([]byte, 16<<10), make([]byte, 256)
 	for {
 		n, on, _, from, err := unix.Recvmsg(f.fd, buf[4:], oob, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
 		if err != nil {
 			t.Fatalf("no frame: %v", err)
 		}

@@ -605,6 +605,9 @@ func sniff(t *testing.T, b bench, name string, limit int) func() [][]byte {
 		buf := make([]byte, 2048)
 		for len(frames) < limit {
 			n, _, err := unix.Recvfrom(fd, buf, 0)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
 			if err != nil {
 				return frames
 			}
