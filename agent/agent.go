@@ -621,5 +621,5 @@ func (a *Agent) sweep(ctx context.Context, wg *sync.WaitGroup, existing map[stri
 			a.Log.Warn("remove orphan", "object", object, "error", err)
 		}
 	}
-	a.sweepDirs(want)
+	a.sweepDirs(ctx, want)
 }

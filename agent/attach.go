@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
@@ -336,7 +337,7 @@ func (f *function) collect(ctx context.Context) error {
 	_, contained := sandbox.Of(f.container())
 	for _, b := range boxes {
 		if b.N != f.box.N && b.N != contained {
-			err = errors.Join(err, f.a.boxes.Delete(b))
+			err = errors.Join(err, f.a.boxes.Delete(ctx, b))
 		}
 	}
 	f.litter = err != nil
@@ -355,7 +356,7 @@ func (f *function) detach(ctx context.Context) error {
 		os.RemoveAll(f.path()),
 	)
 	for _, b := range boxes {
-		err = errors.Join(err, f.a.boxes.Remove(b.Dir))
+		err = errors.Join(err, f.a.boxes.Remove(ctx, b.Dir))
 	}
 	if err == nil {
 		f.attached, f.box = attachment{}, sandbox.Box{}
@@ -364,8 +365,13 @@ func (f *function) detach(ctx context.Context) error {
 	return err
 }
 
+// maxSweep bounds how long the rest waits for the namespaces of functions that left thousands of links; the next look goes on with them.
+const maxSweep = time.Second
+
 // sweepDirs removes namespaces and directories of functions that the intent does not name.
-func (a *Agent) sweepDirs(want share) {
+func (a *Agent) sweepDirs(ctx context.Context, want share) {
+	ctx, cancel := context.WithTimeout(ctx, maxSweep)
+	defer cancel()
 	for _, dir := range []string{a.Instance.NetnsDir(), filepath.Join(a.Instance.Run, "functions"), a.boxes.Dir()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
@@ -381,7 +387,7 @@ func (a *Agent) sweepDirs(want share) {
 			case a.Instance.NetnsDir():
 				err = a.Kernel.Delete(path)
 			case a.boxes.Dir():
-				err = a.boxes.Remove(path)
+				err = a.boxes.Remove(ctx, path)
 			default:
 				err = os.RemoveAll(path)
 			}

@@ -238,5 +238,5 @@ func (f *function) discard(ctx context.Context, s successor) error {
 		return nil
 	}
 	err := errors.Join(f.a.Switch.Remove(ctx, "function/"+s.name), f.a.Runtime.Delete(ctx, s.box.ID()))
-	return errors.Join(err, f.a.boxes.Delete(s.box))
+	return errors.Join(err, f.a.boxes.Delete(ctx, s.box))
 }

@@ -91,7 +91,7 @@ func child(text string) error {
 		for _, s := range spaces {
 			err = errors.Join(err, netns.Delete(filepath.Join(o.Instance.NetnsDir(), s.Name())))
 		}
-		return errors.Join(err, sandbox.New(o.Instance, kernel.Host{}, nil).DeleteAll())
+		return errors.Join(err, sandbox.New(o.Instance, kernel.Host{}, nil).DeleteAll(context.Background()))
 	}
 	defer sw.Close()
 	client, err := api.Dial(api.Options{Socket: o.Socket})

@@ -69,7 +69,7 @@ func Down(ctx context.Context, o DownOptions) error {
 
 // clear removes what the instance made outside its directories, but containers.
 func clear(ctx context.Context, i instance.Instance, d Drivers) error {
-	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), sandbox.New(i, kernel.Host{}, nil).DeleteAll(), secrets.Delete(i), d.Images(i).Destroy(ctx)}
+	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), sandbox.New(i, kernel.Host{}, nil).DeleteAll(ctx), secrets.Delete(i), d.Images(i).Destroy(ctx)}
 	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
 	}

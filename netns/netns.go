@@ -7,6 +7,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -185,6 +186,36 @@ func Delete(path string) error {
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete network namespace: %w", err)
+	}
+	return nil
+}
+
+// fewLinks that a namespace ends with are not worth the care of Empty.
+const fewLinks = 32
+
+// Empty removes the links of a namespace before it is deleted, one after another, if there are many. The kernel removes those of a namespace that ends all
+// at once, and nobody can change a link, an address or a route on the whole machine meanwhile: 16 ms for each bridge, 80 s for 5,000 (Linux 6.18). In
+// between of single ones everybody else has a turn; it takes twice as long. No namespace: nil.
+func Empty(ctx context.Context, path string) error {
+	if !Exists(path) {
+		return nil
+	}
+	s, err := At(path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	links, err := s.Links("")
+	if err != nil || len(links) <= fewLinks {
+		return err
+	}
+	for i, l := range links {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("network namespace %s: %d of its %d links are left: %w", path, len(links)-i, len(links), err)
+		}
+		if err := s.Delete(l.Name); err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) { // lo, and what belongs to a kernel's module
+			return err
+		}
 	}
 	return nil
 }

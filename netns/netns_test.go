@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -125,6 +127,56 @@ func TestCreateIsIdempotentAndDeleteRemovesAll(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there after Delete: %v", err)
+	}
+}
+
+// A namespace with many links is empty before it ends, and who has no more time goes on later.
+func TestEmptyRemovesManyLinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n")
+	if err := Empty(t.Context(), path); err != nil {
+		t.Fatalf("no namespace: %v", err)
+	}
+	if err := Create(path, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = Delete(path) })
+	s, err := At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	add := func(from, to int) {
+		t.Helper()
+		err := s.Netlink(func(h *netlink.Handle) (err error) {
+			for i := from; i < to && err == nil; i++ {
+				err = h.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "b" + strconv.Itoa(i)}})
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func() int {
+		t.Helper()
+		links, err := s.Links("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(links) - 1 // lo
+	}
+	add(0, 10)
+	if err := Empty(t.Context(), path); err != nil || count() != 10 {
+		t.Fatalf("a few links: %v, %d are left of 10: want all", err, count())
+	}
+	add(10, 60)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Empty(over, path); !errors.Is(err, context.Canceled) || count() != 60 {
+		t.Fatalf("no time: %v, %d links of 60", err, count())
+	}
+	if err := Empty(t.Context(), path); err != nil || count() != 0 {
+		t.Fatalf("%v, %d links are left", err, count())
 	}
 }
 

@@ -384,7 +384,7 @@ func (f *Function) Close() error {
 			errs = append(errs, x.Close())
 		}
 	}
-	errs = append(errs, clearRun(f.inst, f.images))
+	errs = append(errs, clearRun(ctx, f.inst, f.images))
 	if f.own != nil {
 		errs = append(errs, f.own.Close())
 	}

@@ -149,12 +149,12 @@ func removeContainers(ctx context.Context, i instance.Instance) error {
 }
 
 // clearRun takes away what a run has but its container and its image.
-func clearRun(i instance.Instance, images *image.Store) error {
+func clearRun(ctx context.Context, i instance.Instance, images *image.Store) error {
 	spaces, err := filepath.Glob(filepath.Join(i.NetnsDir(), "*"))
 	if err != nil {
 		return err
 	}
-	errs := []error{sandbox.New(i, homeOf(i), images).DeleteAll()}
+	errs := []error{sandbox.New(i, homeOf(i), images).DeleteAll(ctx)}
 	for _, space := range spaces {
 		errs = append(errs, endProcesses(space), netns.Delete(space))
 	}
@@ -164,7 +164,7 @@ func clearRun(i instance.Instance, images *image.Store) error {
 // remove takes away all of a run but its containers. Its directories go last, and only when nothing is mounted in them any more.
 func remove(ctx context.Context, i instance.Instance) error {
 	images := image.Open(i)
-	if err := errors.Join(clearRun(i, images), images.Destroy(ctx)); err != nil {
+	if err := errors.Join(clearRun(ctx, i, images), images.Destroy(ctx)); err != nil {
 		return fmt.Errorf("remove run %s: %w", i.Name, err)
 	}
 	if mounts, err := mountsBelow(i.Run, i.Root); err != nil || len(mounts) > 0 {

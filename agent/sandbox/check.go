@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func (m *Maker) check() (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.Remove(dir)) }()
+	defer func() { err = errors.Join(err, m.Remove(context.Background(), dir)) }()
 	path := filepath.Join(dir, "user")
 	if err := m.kernel.CreateOwned(path, filepath.Join(dir, "net"), netns.OwnIDs(netns.FirstID)); err != nil {
 		return err

@@ -37,7 +37,7 @@ func TestAPassingFaultGivesNoFunctionTheHostsRoot(t *testing.T) {
 	if err := m.Unshared(); !Cannot(err) || asked != 2 {
 		t.Errorf("asked %d times, the last answer is %v: what is known is not asked again", asked, err)
 	}
-	if err := m.Remove(b.Dir); err != nil {
+	if err := m.Remove(t.Context(), b.Dir); err != nil {
 		t.Error(err)
 	}
 }

@@ -44,6 +44,7 @@ type Kernel interface {
 	CreateOwned(user, net string, ids netns.IDs) error
 	Exists(path string) bool
 	Delete(path string) error
+	Empty(ctx context.Context, path string) error
 	Veth(space string, pairs ...netns.VethOptions) (made bool, err error)
 	SetMTU(space string, mtu int, pairs map[string]string) error
 	DeleteLinks(names ...string) error
@@ -147,7 +148,7 @@ func (m *Maker) New(function string, n int, plain bool) (b Box, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("sandbox of function %s: %w", function, err), m.Delete(b))
+			err = errors.Join(fmt.Errorf("sandbox of function %s: %w", function, err), m.Delete(context.Background(), b))
 		}
 	}()
 	if plain {
@@ -271,7 +272,9 @@ func copyConfig(b *Box, s *container.Spec) error {
 }
 
 // Delete removes all of a sandbox, its links first. What is gone already is no error.
-func (m *Maker) Delete(b Box) error { return errors.Join(m.DeleteLinks(b), m.Remove(b.Dir)) }
+func (m *Maker) Delete(ctx context.Context, b Box) error {
+	return errors.Join(m.DeleteLinks(b), m.Remove(ctx, b.Dir))
+}
 
 // DeleteLinks removes a sandbox's links.
 func (m *Maker) DeleteLinks(b Box) error {
@@ -283,13 +286,13 @@ func (m *Maker) DeleteLinks(b Box) error {
 }
 
 // DeleteAll removes all sandboxes of the instance that no process uses any more.
-func (m *Maker) DeleteAll() error {
+func (m *Maker) DeleteAll(ctx context.Context) error {
 	entries, err := os.ReadDir(m.Dir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		err = errors.Join(err, m.Remove(filepath.Join(m.Dir(), e.Name())))
+		err = errors.Join(err, m.Remove(ctx, filepath.Join(m.Dir(), e.Name())))
 	}
 	if err != nil {
 		return err
@@ -297,10 +300,14 @@ func (m *Maker) DeleteAll() error {
 	return os.Remove(m.Dir())
 }
 
-// Remove removes a sandbox's directory with what is mounted in it, and frees its ids. Its links go with the namespace.
-func (m *Maker) Remove(dir string) error {
+// Remove removes a sandbox's directory with what is mounted in it, and frees its ids. Its links go with the namespace; many that the function made go
+// before it, see netns.Empty: that can take minutes, until ctx ends.
+func (m *Maker) Remove(ctx context.Context, dir string) error {
 	first, _ := os.Readlink(filepath.Join(dir, "ids")) // none
 	err := unmount(filepath.Join(dir, "root"))
+	if err == nil {
+		err = m.kernel.Empty(ctx, filepath.Join(dir, "net"))
+	}
 	if err == nil {
 		err = errors.Join(m.kernel.Delete(filepath.Join(dir, "net")), m.kernel.Delete(filepath.Join(dir, "user")))
 	}

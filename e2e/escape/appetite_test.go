@@ -44,6 +44,9 @@ func TestAppetiteIsBounded(t *testing.T) {
 				}
 				works(ctx, t, r, "evil")
 				unharmed(ctx, t, r, name)
+				if name == "links" {
+					linksGoOneByOne(ctx, t, r)
+				}
 			}
 			_ = w.Flush()
 			t.Logf("\n%s", table.String())
@@ -76,6 +79,20 @@ func abused(ctx context.Context, t *testing.T, r *rig.Rig, m *meter, name string
 		unharmed(ctx, t, r, name)
 		spare(t, name)
 	}
+}
+
+// linksGoOneByOne starts a function with many links anew, and looks whether the rest suffers while they go.
+func linksGoOneByOne(ctx context.Context, t *testing.T, r *rig.Rig) {
+	t.Helper()
+	if _, err := r.Weir(ctx, "function", "restart", "evil"); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(ctx, t, "nothing is left of the former start", func() (bool, string) {
+		unharmed(ctx, t, r, "a start with the links of the former one")
+		left, err := filepath.Glob(filepath.Join("/run/weir", r.Name, "sandboxes", "evil.*"))
+		return err == nil && len(left) == 1, fmt.Sprint(left, err)
+	})
+	works(ctx, t, r, "evil")
 }
 
 func works(ctx context.Context, t *testing.T, r *rig.Rig, name string) {

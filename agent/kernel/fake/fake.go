@@ -86,6 +86,9 @@ func (k *Kernel) Exists(path string) bool {
 	return k.spaces[path] != nil
 }
 
+// Empty does nothing: no links but ours are in memory.
+func (k *Kernel) Empty(context.Context, string) error { return nil }
+
 // Delete removes a namespace with its links, or a symbolic link to one.
 func (k *Kernel) Delete(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
