@@ -63,14 +63,14 @@ func main() {
 }
 
 // drivers lists what this binary can drive.
-func drivers(switchName, runtimeName string, images imageOptions, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
+func drivers(sw switchOptions, runtimeName string, images imageOptions, rt runtimes.Options, log *slog.Logger) daemon.Drivers {
 	return daemon.Drivers{
 		Switch: func(ctx context.Context, i instance.Instance) (datapath.Switch, error) {
-			s, ok := switches.All()[switchName]
+			s, ok := switches.All()[sw.name]
 			if !ok {
-				return nil, fmt.Errorf("--switch %s: %w: this program has %v", switchName, datapath.ErrUnsupported, slices.Sorted(maps.Keys(switches.All())))
+				return nil, fmt.Errorf("--switch %s: %w: this program has %v", sw.name, datapath.ErrUnsupported, slices.Sorted(maps.Keys(switches.All())))
 			}
-			return s.Open(ctx, switches.Options{Instance: i, Logger: log})
+			return s.Open(ctx, switches.Options{Instance: i, Logger: log, AcceptBridged: sw.acceptBridged})
 		},
 		DestroySwitch: func(ctx context.Context, i instance.Instance) error { // whichever it was
 			var errs []error
@@ -101,12 +101,18 @@ func drivers(switchName, runtimeName string, images imageOptions, rt runtimes.Op
 			return &image.OnDemand{Store: s, Registries: images.registries, Remote: image.RemoteOptions{Version: version}, Log: log}
 		},
 		Features: func() []datapath.Feature {
-			if s, ok := switches.All()[switchName]; ok {
+			if s, ok := switches.All()[sw.name]; ok {
 				return s.Features()
 			}
 			return nil
 		},
 	}
+}
+
+// switchOptions say what forwards, and how.
+type switchOptions struct {
+	name          string
+	acceptBridged bool
 }
 
 // imageOptions say where images are found, and which have to be signed.
@@ -163,7 +169,7 @@ func up(ctx context.Context, o service.UpOptions) error {
 	return coded(daemon.Up(ctx, daemon.UpOptions{
 		Lab:      measures,
 		Instance: o.Instance, Manager: o.Manager, Host: o.Host, Version: version, Log: log, Ready: o.Ready, Site: web.Files(),
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(switchOptions{o.Host.Switch, o.AcceptBridged}, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
@@ -206,13 +212,13 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 	}
 	return coded(daemon.Agent(ctx, daemon.AgentOptions{
 		Instance: o.Instance, Managers: managers, TokenFile: o.TokenFile, Host: o.Host, Version: version, Log: log, Ready: o.Ready,
-		Drivers: drivers(o.Host.Switch, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
+		Drivers: drivers(switchOptions{o.Host.Switch, o.AcceptBridged}, o.Host.Runtime, images, runtimeOptions(o.DaemonOptions, log), log),
 	}))
 }
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers("", "", imageOptions{}, runtimes.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers(switchOptions{}, "", imageOptions{}, runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 

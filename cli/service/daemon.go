@@ -47,6 +47,9 @@ func (a *commands) daemonFlags(cmd *cobra.Command, o *DaemonOptions, run func(*c
 		if err := errors.Join(a.checkHostFlags(&o.Host, cmd.Flags()), a.checkRuntime(o, cmd.Flags())); err != nil {
 			return err
 		}
+		if o.AcceptBridged && o.Host.Switch != "ebpf" {
+			return command.Usage("--accept-bridged is for --switch ebpf: iptables sees nothing of what %s forwards", o.Host.Switch)
+		}
 		if _, terminal := command.Terminal(os.Stdin); detach && terminal && tokenFromStdin(cmd) {
 			return command.Usage("--token-file -: a daemon in the background cannot read a terminal: give a file or a pipe, for example weir token create | weir agent --detach --token-file -")
 		}
@@ -115,6 +118,7 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	}
 	f.StringVar(&o.Host.Name, "host", name, usage)
 	f.StringVar(&o.Host.Switch, "switch", "ebpf", "what forwards on this host: ebpf or ovs (Open vSwitch)")
+	f.BoolVar(&o.AcceptBridged, "accept-bridged", false, "have the host's iptables accept what Weir's bridge forwards: a rule in FORWARD, whose policy Docker sets to DROP, while bridged packets are shown to it; weir down removes it")
 	f.StringVar(&o.Host.Uplink, "uplink", "", "interface into the OpenFlow fabric, for example eth1")
 	f.String("underlay-address", "", "address of this host to which other hosts tunnel, with --underlay vxlan at the manager")
 	f.String("collector", "", "collector of flow records (ADDRESS:PORT, IPFIX by UDP), to which this host hands on what functions such as monitor export; default: none is exported")

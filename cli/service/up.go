@@ -37,6 +37,7 @@ type DaemonOptions struct {
 	// FunctionCPUs and FunctionDisk (bytes a second) do the same for processors and disks.
 	FunctionCPUs      Cores
 	FunctionDisk      int64
+	AcceptBridged     bool     // have the host's iptables accept what the switch's bridge forwards
 	VulnerableRuntime bool     // accept a runtime with known container escapes
 	KVMKernel         string   // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for
 	ImagesDir         string   // a further OCI layout to find images in

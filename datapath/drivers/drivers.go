@@ -15,7 +15,9 @@ import (
 type Options struct {
 	Instance instance.Instance
 	Logger   *slog.Logger
-	Private  bool // the switch shares no process with others, even where the machine runs one that it could use
+	// AcceptBridged has the host's iptables accept what a bridge of the switch forwards, where bridged packets are shown to them; see ebpf.Options.
+	AcceptBridged bool
+	Private       bool // the switch shares no process with others, even where the machine runs one that it could use
 }
 
 // Driver is one way to forward on a host.
@@ -41,7 +43,9 @@ func All() map[string]Driver {
 	}
 }
 
-func (o Options) ebpf() ebpf.Options { return ebpf.Options{Instance: o.Instance, Logger: o.Logger} }
+func (o Options) ebpf() ebpf.Options {
+	return ebpf.Options{Instance: o.Instance, Logger: o.Logger, AcceptBridged: o.AcceptBridged}
+}
 
 func (o Options) ovs() ovs.Options {
 	out := ovs.Options{Instance: o.Instance, Logger: o.Logger}

@@ -23,7 +23,7 @@ func (s *Switch) Destroy(ctx context.Context) error {
 	defer s.gate.Unlock()
 	defer s.letGo()
 	s.tables.close()
-	if err := s.demolish(); err != nil {
+	if err := s.demolish(ctx); err != nil {
 		return fmt.Errorf("destroy ebpf switch %s: %w", s.home.Instance.Name, err)
 	}
 	return nil
@@ -41,7 +41,7 @@ func Destroy(ctx context.Context, o Options) error {
 	defer s.letGo()
 	err := s.home.Open()
 	if err == nil {
-		err = s.demolish()
+		err = s.demolish(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("destroy ebpf switch %s: %w", o.Instance.Name, err)
@@ -50,7 +50,7 @@ func Destroy(ctx context.Context, o Options) error {
 }
 
 // demolish goes on after errors: what can be removed is.
-func (s *Switch) demolish() error {
+func (s *Switch) demolish(ctx context.Context) error {
 	var errs []error
 	try := func(err error) {
 		if err != nil {
@@ -82,6 +82,7 @@ func (s *Switch) demolish() error {
 		try(s.hooks.releaseInner(fn))
 	}
 	try(s.tables.unpin())
+	try(s.accepting.remove(ctx))
 	if ours {
 		if err := s.home.NL.LinkDel(bridge); err != nil && !hostlink.Gone(err) {
 			try(fmt.Errorf("remove bridge: %w", err))

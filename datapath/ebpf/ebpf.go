@@ -41,6 +41,8 @@ type Options struct {
 	Addresses int
 	Settled   int // flows of one function that are known, so that it can settle them; default 32768 (5 MB)
 	Logger    *slog.Logger
+	// AcceptBridged has the host's iptables accept what the bridge forwards, where bridged packets are shown to them.
+	AcceptBridged bool
 
 	settlers int    // tests: at most so many functions settle flows
 	build    string // tests: pretends to be another build of the programs
@@ -115,6 +117,7 @@ type Switch struct {
 	guards    *guards
 	stations  *stations
 	onlookers *onlookers
+	accepting *acceptance
 	counters  *counters
 	rules     *rules
 	hooks     *hooks
@@ -156,6 +159,7 @@ func newSwitch(o *Options) *Switch {
 	s.guards = &guards{maps: maps, ports: s.ports, control: s.control, owned: map[flow.MAC]bool{}}
 	s.stations = &stations{home: s.home, maps: maps, ports: s.ports, bridge: s.bridge, slots: map[flow.MAC]uint16{}}
 	s.onlookers = &onlookers{home: s.home, bridge: s.bridge, control: s.control, stations: s.stations}
+	s.accepting = &acceptance{home: s.home, opts: o}
 	s.counters = &counters{home: s.home, tables: s.tables, ports: s.ports, guards: s.guards}
 	s.rules = &rules{opts: o, home: s.home, maps: maps, ports: s.ports, control: s.control, counters: s.counters,
 		image: compile.NewImage(), set: ruleSet{Slots: map[uint64]uint32{}}}
@@ -187,6 +191,9 @@ func (s *Switch) open(ctx context.Context) error {
 		return err
 	}
 	if err := s.bridge.open(); err != nil {
+		return err
+	}
+	if err := s.accepting.look(ctx); err != nil {
 		return err
 	}
 	if err := s.restore(ctx); err != nil {

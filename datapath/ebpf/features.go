@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -50,7 +49,7 @@ func needs() []need {
 			"every frame is given to them", haveCompareExchange},
 		{"batch updates", "quick commits", "kernel 5.6", "entries are written one by one", haveBatch},
 		{"bridge traffic past iptables", "ordinary switching", "net.bridge.bridge-nf-call-iptables=0",
-			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them; without any rule the kernel cuts padding off bridged IP packets and drops those whose IP header is wrong: " +
+			"iptables rules see bridged packets, and a FORWARD policy of DROP (Docker sets it) stops them, unless weir up has --accept-bridged; without any rule the kernel cuts padding off bridged IP packets and drops those whose IP header is wrong: " +
 				"sysctl -w net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0", haveOpenBridge},
 		{"steering past the bridge", "a queue less between two stations", "no chains of nftables for the families bridge and netdev, no ebtables, and nothing to which bridged packets are shown (net.bridge.bridge-nf-call-*=0)",
 			"frames cross the bridge first, for who looks at them there", haveUnseenBridge},
@@ -177,10 +176,9 @@ func haveBatch() error {
 }
 
 func haveOpenBridge() error {
-	for _, name := range []string{"iptables", "ip6tables"} {
-		b, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
-		if err == nil && strings.TrimSpace(string(b)) != "0" {
-			return fmt.Errorf("bridge-nf-call-%s is %s", name, strings.TrimSpace(string(b)))
+	for _, name := range acceptors {
+		if v := bridgedTo(name); v != "" {
+			return fmt.Errorf("bridge-nf-call-%s is %s", name, v)
 		}
 	}
 	return nil

@@ -77,6 +77,7 @@ func (s *Switch) watch(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+		s.accepting.lookAgain(ctx)
 		if err := s.lookAgain(); err != nil {
 			s.home.Log.Warn("look after what passes the bridge by", "error", err)
 		}
