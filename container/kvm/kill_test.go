@@ -28,11 +28,11 @@ func TestKilledOverAndOver(t *testing.T) {
 	if err := r.Run(t.Context(), steady); err != nil {
 		t.Fatal(err)
 	}
-	for round := range 10 {
+	for round := range 20 {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		childIsKilled(t, inst.Name, inst.Root, image, time.Duration(rand.IntN(6000))*time.Millisecond)
+		childIsKilled(t, inst.Name, inst.Root, image, time.Duration(rand.IntN(3000))*time.Millisecond)
 		r = open(t, inst)
 		all, err := r.List(t.Context())
 		if err != nil {

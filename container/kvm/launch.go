@@ -123,11 +123,21 @@ func socketsOf(mounts []container.Mount) sockets {
 		}
 		for _, name := range names {
 			if len(s.list) < mostSockets {
-				s.list = append(s.list, channel.Socket{Mount: i, Name: name})
+				s.list = append(s.list, channel.Socket{Mount: i, Name: name, Datagrams: takesDatagrams(filepath.Join(m.Source, name))})
 			}
 		}
 	}
 	return s
+}
+
+// takesDatagrams tells it of a socket that listens. Nothing is sent, and one of another kind notices nothing.
+func takesDatagrams(path string) bool {
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
 }
 
 func (s sockets) paths() (out []string) {

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"weir.dev/weir/container"
@@ -238,13 +239,39 @@ func (l *line) open(f channel.Frame, slots, waiting chan struct{}) {
 		defer func() { <-slots }()
 		<-waiting
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if errors.Is(err, unix.EPROTOTYPE) {
+			err = handDatagrams(s, path)
+		} else if err == nil {
+			defer c.Close()
+			channel.Join(s, c)
+		}
 		if err != nil {
 			s.Reset()
-			return
 		}
-		defer c.Close()
-		channel.Join(s, c)
 	}()
+}
+
+// handDatagrams to a socket of ours, until one cannot be: then the machine begins another stream.
+func handDatagrams(s *channel.Stream, path string) error {
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		p, err := s.Next()
+		if err != nil {
+			return nil // it is over
+		}
+		if p.Kind == channel.Data {
+			if _, err := c.Write(p.Data); err != nil {
+				return err
+			}
+		}
+		if err := s.Done(p); err != nil {
+			return nil
+		}
+	}
 }
 
 // exec runs one more process, beside the program.

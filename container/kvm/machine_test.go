@@ -138,10 +138,91 @@ func TestSocketsOfMounts(t *testing.T) {
 	}
 }
 
-// TestInMachine is the program of TestSocketsOfMounts.
+// A function exports datagrams to a socket that its agent has made, and makes anew: each arrives whole, in order.
+func TestDatagramsOfAMachine(t *testing.T) {
+	t.Parallel()
+	r, spec := fresh(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ipfix.sock")
+	spec.Mounts = []container.Mount{{Source: dir, Target: "/run/weir", ReadOnly: true}}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(spec.Rootfs, "bin", "probe"), self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.ID, spec.Args, spec.Env = "a", waiting, []string{"WEIR_IN_MACHINE=/run/weir/ipfix.sock"}
+	listen := func() *net.UnixConn {
+		t.Helper()
+		c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := listen()
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		if round == 1 {
+			c.Close()
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			c = listen()
+		}
+		var out bytes.Buffer
+		done := make(chan string, 1)
+		go func() {
+			code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"probe", "-test.run=^TestInMachine$"}, Env: []string{"WORD=datagrams"}, Stdout: &out, Stderr: &out})
+			done <- fmt.Sprint(code, " ", err)
+		}()
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		b := make([]byte, 64<<10)
+		for last := -1; last < datagrams-1; {
+			n, err := c.Read(b)
+			if err != nil {
+				t.Fatalf("round %d: after datagram %d: %v", round, last, err)
+			}
+			i, rest := 0, ""
+			if _, err := fmt.Sscanf(string(b[:n]), "%d %s", &i, &rest); err != nil || len(rest) != 10*i+1 || i <= last || round == 0 && i != last+1 {
+				t.Fatalf("round %d: datagram %d of %d bytes after %d: %v", round, i, len(rest), last, err)
+			}
+			last = i
+		}
+		if said := <-done; said != "0 <nil>" {
+			t.Fatalf("round %d: %s: %s", round, said, out.String())
+		}
+	}
+	c.Close()
+}
+
+// datagrams that the program of TestDatagramsOfAMachine sends, each longer than the one before.
+const datagrams = 300
+
+func sendDatagrams(t *testing.T, path string) {
+	c, err := net.Dial("unixgram", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range datagrams {
+		if _, err := fmt.Fprintf(c, "%d %s", i, strings.Repeat("x", 10*i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestInMachine is the program of TestSocketsOfMounts and TestDatagramsOfAMachine.
 func TestInMachine(t *testing.T) {
 	path := os.Getenv("WEIR_IN_MACHINE")
 	if path == "" {
+		return
+	}
+	if os.Getenv("WORD") == "datagrams" {
+		sendDatagrams(t, path)
 		return
 	}
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

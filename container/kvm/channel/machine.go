@@ -40,8 +40,9 @@ type Mount struct {
 
 // Socket is a unix socket in one of the mounts, which the driver answers; its number is its place in the list. Any user of the machine may connect.
 type Socket struct {
-	Mount int // place in Mounts
-	Name  string
+	Mount     int // place in Mounts
+	Name      string
+	Datagrams bool // not connections: each is a frame of one stream
 }
 
 // Disks, by their serial numbers.

@@ -225,6 +225,17 @@ func (m *machine) drain() {
 func (m *machine) listen() error {
 	for i, s := range m.spec.Sockets {
 		path := filepath.Join(copyOf(s.Mount), filepath.Base(s.Name))
+		if s.Datagrams {
+			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+			if err == nil {
+				err = os.Chmod(path, 0o666)
+			}
+			if err != nil {
+				return wrap("socket "+s.Name, err)
+			}
+			go m.handOn(c, byte(i))
+			continue
+		}
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		if err == nil {
 			err = os.Chmod(path, 0o666)
@@ -244,6 +255,36 @@ func (m *machine) listen() error {
 		}()
 	}
 	return nil
+}
+
+// handOn gives each datagram to the driver as a frame of one stream, which is begun anew when it has ended. What nobody takes then is lost, as datagrams are.
+func (m *machine) handOn(c *net.UnixConn, socket byte) {
+	var s *channel.Stream
+	buf := make([]byte, channel.MaxPayload+1)
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		for tries := 0; n <= channel.MaxPayload && tries < 2; tries++ { // one that is longer is cut already
+			if s == nil {
+				if s, err = m.conn.New(m.number.Add(1)<<1 | 1); err != nil {
+					s = nil
+					break
+				}
+				err = s.Put(channel.Open, []byte{socket})
+			}
+			if err == nil {
+				err = s.Put(channel.Data, buf[:n])
+			}
+			if err == nil {
+				break
+			}
+			s.Close()
+			s, err = nil, nil
+		}
+	}
 }
 
 func (m *machine) connected(c *net.UnixConn, socket byte) {
