@@ -33,20 +33,23 @@ func clients(about string) Factor {
 // httpExperiment asks a server behind the platform, or behind a proxy on it.
 func httpExperiment() Experiment {
 	return &chains{
-		name: "http", about: "HTTP requests over connections that stay, each the next one when the answer is there, past what filters them; one that is forbidden has to be answered with 403 before",
+		name: "http", about: "HTTP requests over connections that stay, each the next one when the answer is there, past what filters them (one that is forbidden has to be answered with 403 before) or what answers them from memory (the server is hardly asked)",
 		metrics: serviceMetrics(), programs: []string{"ping"}, sockets: true,
 		more: []Factor{
 			{Name: factorBody, About: "bytes of an answer", Default: defaultBody, Check: between(1, services.MaxBody, "bytes")}, clients("connections"),
 		},
 		measure: func(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
-			forbidden := ""
-			if k, err := platformOf(c.levels); err == nil && k.Function == platform.TaskHTTP {
-				forbidden = platform.Forbidden
+			forbidden, cached := "", false
+			if k, err := platformOf(c.levels); err == nil {
+				cached = k.Function == platform.TaskCache
+				if k.Function == platform.TaskHTTP {
+					forbidden = platform.Forbidden
+				}
 			}
 			return c.ask(ctx, func(path platform.Path) (services.Result, error) {
 				return services.HTTP(ctx, services.HTTPOptions{
 					From: path.From, To: path.To, Address: path.Served(), Clients: c.levels.number(factorClients, defaultClients), Body: c.levels.number(factorBody, defaultBody),
-					Forbidden: forbidden, Duration: length,
+					Forbidden: forbidden, Cached: cached, Duration: length,
 				})
 			}, map[string]string{factorBody: c.levels.or(factorBody, defaultBody) + " B"})
 		},

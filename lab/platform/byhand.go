@@ -248,6 +248,34 @@ http {
 	return h.serve("nginx", "-p", h.inst.Run, "-c", conf, "-e", "stderr")
 }
 
+// handCache is nginx with a worker for each processor that answers what the second station has answered before.
+func handCache(_ context.Context, h *byHand) error {
+	if err := h.proxied(); err != nil {
+		return err
+	}
+	conf, err := h.write("nginx.conf", fmt.Sprintf(`daemon off; master_process on; user root; worker_processes auto; pid %[1]s/nginx.pid; error_log stderr error;
+events { worker_connections 1024; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
+  keepalive_requests 1000000000; keepalive_timeout 1h; sendfile on; tcp_nopush on; tcp_nodelay on;
+  proxy_cache_path %[1]s/cache keys_zone=kept:1m max_size=%[4]dm use_temp_path=off;
+  upstream servers { server %[2]s:80; keepalive 64; keepalive_requests 1000000000; keepalive_timeout 1h; }
+  server {
+    listen %[3]s:80 default_server;
+    location / {
+      proxy_pass http://servers; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+      proxy_cache kept; proxy_cache_lock on;
+    }
+  }
+}
+`, h.inst.Run, targetAddress.Addr(), toolAddress.Addr(), cachedMB))
+	if err != nil {
+		return err
+	}
+	return h.serve("nginx", "-p", h.inst.Run, "-c", conf, "-e", "stderr")
+}
+
 // handDNS is dnsmasq with the names of the function dns-lb. It hands all others on to the second station.
 func handDNS(_ context.Context, h *byHand) error {
 	if err := h.proxied(); err != nil {

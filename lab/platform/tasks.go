@@ -49,10 +49,12 @@ const (
 	Asked     = "name7.example"
 	AskedIs   = "10.9.1.7"
 
-	TaskHTTP = "http-filter"
-	TaskDNS  = "dns-lb"
+	TaskHTTP  = "http-filter"
+	TaskDNS   = "dns-lb"
+	TaskCache = "cache"
 
 	ruleCount   = 20
+	cachedMB    = 32
 	shapedMbit  = 2000
 	shapedBurst = 2_500_000 // bytes: 10 ms of the rate
 )
@@ -65,6 +67,7 @@ func tasks() []task {
 		{name: "nat", about: "source addresses translated", functions: []job{natJob()}, process: true, tool: "routing with nftables' snat", needs: []string{"nft"}, byHand: handNAT},
 		{name: "ids", about: "Suricata between two interfaces, 7 rules", functions: []job{idsJob()}, settings: idsInherent(), process: true, tool: "the same Suricata between two interfaces", image: "ids", byHand: handIDS},
 		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
+		{name: TaskCache, about: "answers kept in memory", functions: []job{cacheJob()}, process: true, tool: "nginx as a caching proxy", needs: []string{"nginx"}, byHand: handCache},
 		{name: TaskDNS, about: fmt.Sprintf("%d names answered", ruleCount), functions: []job{dnsJob()}, process: true, tool: "dnsmasq", needs: []string{"dnsmasq"}, byHand: handDNS},
 		{name: none, about: "nothing", settings: insideInherent("there is no function"), tool: "a Linux bridge", byHand: func(_ context.Context, h *byHand) error { return h.bridge(netip.Prefix{}) }},
 		{name: five, about: "firewall, http-filter, ids, dns-lb and nat, one behind the other", functions: fiveJobs(), settings: insideInherent("the chain is a daemon's"), process: true},
@@ -144,6 +147,10 @@ func filterJob() job {
 		quoted(numbered("forbidden%d.example")), quoted(numbered("/forbidden-%d/*")))}
 }
 
+func cacheJob() job {
+	return job{TaskCache, TaskCache, fmt.Sprintf(`{"ports": [80], "size_mb": %d}`, cachedMB)}
+}
+
 func dnsJob() job {
 	var names []string
 	for i := range ruleCount {
@@ -177,7 +184,7 @@ func (t task) document() string {
 // checkImages of a task's functions.
 func (t task) checkImages(o Options) string {
 	for _, j := range t.functions {
-		if why := checkImage(o, j.image, map[bool]string{true: "make peers", false: "make build"}[j.image == "ids"]); why != "" {
+		if why := checkImage(o, j.image, map[bool]string{true: "make peers", false: "make build"}[j.image == "ids" || j.image == TaskCache]); why != "" {
 			return why
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,7 @@ type HTTPOptions struct {
 	Clients   int        // connections; 0: 8
 	Body      int        // bytes of an answer; 0: 16384
 	Forbidden string     // path that has to be answered with 403 before the run begins; empty: none
+	Cached    bool       // a cache on the way answers: the server says that its answers may be kept, and is hardly asked
 	Duration  time.Duration
 }
 
@@ -50,37 +52,46 @@ func HTTP(ctx context.Context, o HTTPOptions) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("http: %w", err)
 	}
-	end, err := serve(o.To, o.Body)
+	end, err := o.serve()
 	if err != nil {
 		return Result{}, fmt.Errorf("http: %w", err)
 	}
 	r, err := o.ask(ctx)
-	if err = errors.Join(err, end()); err != nil {
+	asked, ended := end()
+	if most := uint64(o.Clients) + r.Answers/100; o.Cached && err == nil && asked > most {
+		err = fmt.Errorf("the server was asked %d times for %d answers: want a cache that answers, so at most %d", asked, r.Answers, most)
+	}
+	if err = errors.Join(err, ended); err != nil {
 		err = fmt.Errorf("http: %w", err)
 	}
 	return r, err
 }
 
-// serve answers each request with so many bytes.
-func serve(space string, bytesOf int) (end func() error, err error) {
+// serve answers requests until end, which tells how many there were.
+func (o HTTPOptions) serve() (end func() (asked uint64, err error), err error) {
 	var l net.Listener
-	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", httpPort)); return err }); err != nil {
+	if err := netns.Do(o.To, func() (err error) { l, err = net.Listen("tcp4", fmt.Sprint(":", httpPort)); return err }); err != nil {
 		return nil, err
 	}
-	body := bytes.Repeat([]byte("weir measures. "), bytesOf/15+1)[:bytesOf]
+	body := bytes.Repeat([]byte("weir measures. "), o.Body/15+1)[:o.Body]
+	var requests atomic.Uint64
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		if o.Cached {
+			w.Header().Set("Cache-Control", "max-age=3600")
+		}
 		w.Header().Set("Content-Type", "text/plain")
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		_, _ = w.Write(body) // a client that is gone says so itself
 	})}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
-	return func() error {
+	return func() (uint64, error) {
 		err := s.Close()
 		if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
 			err = errors.Join(err, served)
 		}
-		return err
+		return requests.Load(), err
 	}, nil
 }
 

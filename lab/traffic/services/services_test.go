@@ -64,7 +64,7 @@ func pair(t *testing.T) (from, to string) {
 
 var server = netip.MustParseAddr("10.9.0.2")
 
-// Answers are counted, and a server that forbids nothing is found out.
+// Answers are counted, and a server that forbids nothing is found out, and so is a cache that is none.
 func TestHTTP(t *testing.T) {
 	from, to := pair(t)
 	o := HTTPOptions{From: from, To: to, Address: server, Clients: 2, Body: 1000, Duration: 200 * time.Millisecond}
@@ -74,6 +74,10 @@ func TestHTTP(t *testing.T) {
 	}
 	o.Forbidden = "/no"
 	if _, err := HTTP(t.Context(), o); err == nil || !strings.Contains(err.Error(), "/no, which is forbidden: status 200") {
+		t.Error(err)
+	}
+	o.Forbidden, o.Cached = "", true
+	if _, err := HTTP(t.Context(), o); err == nil || !strings.Contains(err.Error(), "want a cache that answers") {
 		t.Error(err)
 	}
 	o.Clients = MaxClients + 1
