@@ -111,8 +111,20 @@ func (g *Groups) open(t hierarchy, dir string) (err error) {
 	return nil
 }
 
+// maxGroupTries bounds how often another instance may remove the group of all instances, empty as it is for a moment, while a group is made in it.
+const maxGroupTries = 10
+
 // make makes a group and those above it. What version 2 and cpuset want of those above is done on the way.
-func (h hierarchy) make(group string) error {
+func (h hierarchy) make(group string) (err error) {
+	for range maxGroupTries {
+		if err = h.tryMake(group); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return err
+}
+
+func (h hierarchy) tryMake(group string) error {
 	at := "/"
 	for name := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
 		if h.v2 {
