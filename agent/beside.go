@@ -190,7 +190,7 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 			return errors.New(ending(c, ""))
 		case age > f.a.silentFor(s.box.ID()):
 			return errors.New("its process runs, but no probe frame has come through")
-		case !probes(img) && age > settleFor:
+		case !probes(img) && age > f.a.settlesIn(s.box.ID()):
 			return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.here.PID)
 		case probes(img):
 			limited, cancel := context.WithTimeout(ctx, min(max(age/2, probeFirst), probeLast))

@@ -258,6 +258,8 @@ func TestDecisions(t *testing.T) {
 		"what is applied is steered":                         whatIsAppliedIsSteered,
 		"a policy is closed until its function is up":        aPolicyIsClosedUntilItsFunctionIsUp,
 		"a function that crashes is started again":           aFunctionThatCrashesIsStartedAgain,
+		"a function that hangs keeps its start":              aFunctionThatHangsKeepsItsStart,
+		"a tap in a machine has time to listen":              aTapInAMachineHasTimeToListen,
 		"a planned change moves when it is up":               aPlannedChangeMovesWhenItIsUp,
 		"a function that leaves its chain drains":            aFunctionThatLeavesItsChainDrains,
 		"a full switch closes what does not fit":             aFullSwitchClosesWhatDoesNotFit,
@@ -370,6 +372,23 @@ func aFunctionThatCrashesIsStartedAgain(t *testing.T) {
 				t.Errorf("%d restarts", s.Restarts)
 			}
 		})
+	}
+}
+
+// A function that hangs is down until frames come through again. Its process goes on, so the status has the same process and the same start.
+func aFunctionThatHangsKeepsItsStart(t *testing.T) {
+	d := newDesk(t, switchfake.Options{})
+	d.put("fw", api.FunctionSpec{})
+	d.chain("web", "fw")
+	d.policy("guests", "web", 80)
+	before := d.up("fw").Status
+	d.waits("the chain is in force", through("fw"), 80)
+	d.sw.Hang("fw", true)
+	d.until("it is down", func() bool { return !d.function("fw").Status.Healthy })
+	d.sw.Hang("fw", false)
+	after := d.up("fw").Status
+	if after.PID != before.PID || !after.Started.Equal(before.Started) {
+		t.Errorf("process %d since %s, was %d since %s", after.PID, after.Started, before.PID, before.Started)
 	}
 }
 

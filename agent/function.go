@@ -79,8 +79,9 @@ type function struct {
 	crashes   int
 	early     int       // ends in a row before it was up
 	notBefore time.Time // of the next start
-	started   time.Time
-	told      time.Time // the start of which the status says what it waits for
+	started   time.Time // its process
+	hungAt    time.Time // when it hung last
+	told      time.Time // the start, or the hang, of which the status says what it waits for
 	died      time.Time // start of the present outage; zero if none
 	deaths    int       // in it
 	since     time.Time // it is up

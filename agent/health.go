@@ -17,10 +17,18 @@ func probes(img image.Image) bool {
 	return !img.Contract.Tap && (img.Contract.Probe || img.Contract.Forwarder != "")
 }
 
+// quietSince is since when no probe has come through a function that is not up: its start, or when it hung.
+func (f *function) quietSince() time.Time {
+	if f.hungAt.After(f.started) {
+		return f.hungAt
+	}
+	return f.started
+}
+
 // probeWaits bounds a probe of a function that is not up. It grows: a frame that was sent before the function listened is lost, and a busy one
 // takes its time.
 func (f *function) probeWaits() time.Duration {
-	return min(max(time.Since(f.started)/2, probeFirst), probeLast)
+	return min(max(time.Since(f.quietSince())/2, probeFirst), probeLast)
 }
 
 // checkedBy is how a function's health is known.
@@ -34,7 +42,7 @@ func checkedBy(img image.Image) api.CheckedBy {
 // watchHealth decides by process and probe whether the function is up, and when to look again.
 func (f *function) watchHealth(ctx context.Context, want api.Function, img image.Image) (time.Duration, error) {
 	if !probes(img) {
-		if young := settleFor - time.Since(f.started); !f.alive && young > 0 { // it may end at once
+		if young := f.a.settlesIn(f.container()) - time.Since(f.started); !f.alive && young > 0 { // it may end at once
 			return young, nil
 		}
 		if !f.alive {
@@ -63,7 +71,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.observe(want, img)
 		return resync, nil
 	}
-	if time.Since(f.started) > f.a.silentFor(f.container()) && f.have == container.Running {
+	if time.Since(f.quietSince()) > f.a.silentFor(f.container()) && f.have == container.Running {
 		return 0, f.restartUnhealthy(ctx)
 	}
 	f.hangs(ctx)
@@ -77,7 +85,7 @@ func (f *function) hung(ctx context.Context, img image.Image, err error) {
 	}
 	f.deaths++
 	f.down(ctx)
-	f.started = time.Now() // the clock of unhealthyFor
+	f.hungAt = time.Now() // its process goes on, since it was started
 	f.update(func(v *view) {
 		v.status.Healthy = false
 		v.status.Say(unhealthy(api.ReasonSilent, fmt.Sprintf("no probe frame came through: %v", err)))
@@ -171,12 +179,13 @@ func (f *function) restartUnhealthy(ctx context.Context) error {
 // hangsAfter is how long a start may take before the status says what it waits for.
 const hangsAfter = time.Second
 
-// hangs says of a process that runs what its start waits for, once a start, with the last line that the process wrote.
+// hangs says of a process that runs what its start waits for, once a start or a hang, with the last line that the process wrote.
 func (f *function) hangs(ctx context.Context) {
-	if time.Since(f.started) < hangsAfter || f.told.Equal(f.started) {
+	since := f.quietSince()
+	if time.Since(since) < hangsAfter || f.told.Equal(since) {
 		return
 	}
-	f.told = f.started
+	f.told = since
 	words := f.lastWords(ctx)
 	f.update(func(v *view) {
 		v.status.Say(unhealthy(api.ReasonSilent, "its process runs, but no probe frame has come through"+words))

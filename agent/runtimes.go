@@ -81,10 +81,24 @@ func machine(about container.About) bool { return about.Machine || about.Name ==
 
 // silentFor is how long a container may be without a probe that comes through.
 func (a *Agent) silentFor(id string) time.Duration {
-	if s, known := a.runtimeState(a.runtimeOf(id)); known && s.about.Machine {
+	if a.inMachine(id) {
 		return slowFor
 	}
 	return unhealthyFor
+}
+
+// settlesIn is how long a container's process must live to count as up where no probe can check it.
+func (a *Agent) settlesIn(id string) time.Duration {
+	if a.inMachine(id) {
+		return settleSlow
+	}
+	return settleFor
+}
+
+// inMachine tells whether a container is a machine.
+func (a *Agent) inMachine(id string) bool {
+	s, known := a.runtimeState(a.runtimeOf(id))
+	return known && s.about.Machine
 }
 
 func (a *Agent) runtimeState(name string) (runtimeState, bool) {

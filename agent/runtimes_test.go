@@ -293,6 +293,16 @@ func bareIsForTheCatalogue(t *testing.T) {
 	d.only(e.bare, "fw", d.runtime, e.docker)
 }
 
+// Nothing tells when the program of a tap listens. On an emulated processor that takes a while, in which no frames are copied to it.
+func aTapInAMachineHasTimeToListen(t *testing.T) {
+	e := newEngines()
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("mon", api.FunctionSpec{Image: "monitor", Runtime: "kvm"})
+	if age := time.Since(d.up("mon").Status.Started); age < time.Second {
+		t.Errorf("it is up %v after its start", age)
+	}
+}
+
 // What the switch forwards in a function's namespace would never come to a machine: a machine forwards itself, and the switch knows of nothing.
 func aMachineForwardsItself(t *testing.T) {
 	e := newEngines()
