@@ -78,7 +78,7 @@ func (h *Home) endStrayCalls(ctx context.Context) error {
 				verb, _, _ = strings.Cut(string(rest), "/")
 			}
 		}
-		if verb != "" {
+		if verb != "" && !inside(pid) {
 			if verb == "exec" {
 				_ = p.Signal(unix.SIGTERM)
 			}
@@ -87,6 +87,17 @@ func (h *Home) endStrayCalls(ctx context.Context) error {
 		p.Close()
 	}
 	return ctx.Err()
+}
+
+// inside tells whether a process is in another PID namespace than ours. A container's first process that waits for its start is no call, and may have the mark:
+// that of crun is still crun then.
+func inside(pid int) bool {
+	own, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return false
+	}
+	its, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+	return err == nil && its != own
 }
 
 // ExitCode is how a command has ended: its exit code, or 128 and the signal that killed it.

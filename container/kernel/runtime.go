@@ -522,10 +522,17 @@ func (r *Runtime) terminate(ctx context.Context, e *entry, proc *Process, grace 
 	if err := proc.Signal(unix.SIGTERM); err != nil {
 		return false, err
 	}
-	if proc.endsWithin(ctx, deafness) {
+	if r.endsWithin(ctx, e.rec.Spec.ID, proc, deafness) {
 		return true, nil
 	}
-	return proc.hears(unix.SIGTERM) && proc.endsWithin(ctx, grace), nil
+	return proc.hears(unix.SIGTERM) && r.endsWithin(ctx, e.rec.Spec.ID, proc, grace), nil
+}
+
+// endsWithin waits for the end of a first process that has been asked to end, up to a time or ctx; see buried.
+func (r *Runtime) endsWithin(ctx context.Context, id string, proc *Process, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return r.buried(ctx, id, proc) == nil
 }
 
 // kill ends a container's first process and everything else in its cgroups.
@@ -543,8 +550,8 @@ func (r *Runtime) kill(ctx context.Context, id string, proc *Process) error {
 	return r.killCgroup(ctx, id)
 }
 
-// buried waits for the end of a first process that is killed. The kernel lets it end when all others of its namespace are reaped, and some may have been
-// left to us: what Exec ran, when the engine's process between was killed.
+// buried waits for the end of a first process that is killed, or has been asked to end. The kernel lets it end when all others of its namespace are reaped, and
+// some may have been left to us: what Exec ran, when the engine's process between was killed, or has ended before it.
 func (r *Runtime) buried(ctx context.Context, id string, proc *Process) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -661,7 +668,11 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 	if state != container.Running {
 		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
 	}
-	return r.engine.Exec(ctx, c, x)
+	code, err := r.engine.Exec(ctx, c, x)
+	if err != nil {
+		r.reapOrphans(id) // crun leaves what it could not execute: with that in its namespace the container could not end
+	}
+	return code, err
 }
 
 // Destroy removes every container of this instance, also those that only a crash left.
