@@ -13,6 +13,7 @@ packages=(
 [ "${FOR:-}" = demo ] || packages+=(
 	openvswitch-switch openvswitch-common       # to run: Open vSwitch (--switch ovs, testbeds)
 	systemd-container                           # to run: systemd-nspawn (runtime nspawn)
+	crun                                        # another OCI runtime, to test beside runc
 	clang llvm lld libbpf-dev                   # to regenerate the BPF objects and the first program of containers (make generate)
 	tcpdump tshark ethtool jq                   # to test and measure
 	bind9-dnsutils knot-dnsutils dnsmasq-base   # clients and a server of DNS, to test catalogue/dns-lb; none starts a service

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +15,6 @@ import (
 	"syscall"
 
 	"weir.dev/weir/container"
-	"weir.dev/weir/container/kernel"
 )
 
 // cliError is what a failed runtime call said.
@@ -63,7 +63,7 @@ func (e *Engine) call(ctx context.Context, id string, out *os.File, args ...stri
 	if out != nil { // a nil *os.File is no nil io.Writer
 		cmd.Stdout, cmd.Stderr = out, out
 	}
-	err := kernel.StartSparing(cmd)
+	err := e.start(args[0], cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -112,8 +112,9 @@ func lastError(log string) string {
 }
 
 var (
-	noise      = regexp.MustCompile(`(runc (create|run|exec|start) failed: |container_linux\.go:\d+: |unable to start container process: |starting container process caused: |error during container init: )`)
-	noCommand  = regexp.MustCompile(`exec: \\?"([^"\\]*)\\?": (executable file not found in \$PATH|stat [^:]*: no such file or directory)`)
+	noise     = regexp.MustCompile(`(runc (create|run|exec|start) failed: |container_linux\.go:\d+: |unable to start container process: |starting container process caused: |error during container init: )`)
+	noCommand = regexp.MustCompile(`exec: \\?"([^"\\]*)\\?": (?:executable file not found in \$PATH|stat [^:]*: no such file or directory)` +
+		"|executable file `([^`]*)` not found in \\$PATH") // crun
 	noMountDir = regexp.MustCompile(`error mounting \\?"([^"\\]*)\\?" to rootfs at \\?"([^"\\]*)\\?".*(read-only file system|no such file or directory)`)
 )
 
@@ -130,11 +131,12 @@ func explain(err error, s container.Spec) error {
 	}
 	switch {
 	case noCommand.MatchString(cli.text):
-		return fmt.Errorf("command %q not found in the image: name one that it has: %w", noCommand.FindStringSubmatch(cli.text)[1], err)
+		m := noCommand.FindStringSubmatch(cli.text)
+		return fmt.Errorf("command %q not found in the image: name one that it has: %w", cmp.Or(m[1], m[2]), err)
 	case noMountDir.MatchString(cli.text):
 		m := noMountDir.FindStringSubmatch(cli.text)
 		return fmt.Errorf("mount %s: the image has no %s and its root is read-only: %w", m[1], m[2], err)
-	case strings.Contains(cli.text, "permission denied") && strings.Contains(cli.text, "exec"):
+	case strings.Contains(cli.text, "permission denied") && strings.Contains(cli.text, "exec"), strings.HasPrefix(cli.text, "open executable: "): // crun
 		return fmt.Errorf("command %q is not executable in the image: %w", s.Args[0], err)
 	}
 	return err

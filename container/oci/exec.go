@@ -2,9 +2,11 @@ package oci
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -21,15 +23,11 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		return -1, err
 	}
 	defer os.RemoveAll(dir)
-	log, pidFile := filepath.Join(dir, "log"), filepath.Join(dir, "pid")
-	args := []string{"exec", "--pid-file", pidFile}
-	if x.TTY {
-		args = append(args, "--tty", "--env", "TERM=xterm-256color")
+	log, pidFile, process := filepath.Join(dir, "log"), filepath.Join(dir, "pid"), filepath.Join(dir, "process.json")
+	if err := e.writeProcess(process, c, x); err != nil {
+		return -1, err
 	}
-	for _, env := range x.Env {
-		args = append(args, "--env", env)
-	}
-	cmd := e.command(ctx, id, log, append(append(args, e.handle(id).ID), x.Args...))
+	cmd := e.command(ctx, id, log, []string{"exec", "--pid-file", pidFile, "--process", process, e.handle(id).ID})
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) } // the runtime passes it on
 	stop := context.AfterFunc(ctx, func() { e.killExec(cmd, id, pidFile) })
 	defer stop()
@@ -47,6 +45,30 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		return -1, explain(failure, container.Spec{Args: x.Args})
 	}
 	return kernel.ExitCode(err)
+}
+
+// writeProcess describes the process to the runtime in full: the container's first one with other arguments. Of a command line alone runc makes the same, but
+// crun leaves out the user, the working directory, the limits and no_new_privs.
+func (e *Engine) writeProcess(file string, c kernel.Container, x container.ExecSpec) error {
+	config, err := e.home.Config(c)
+	if err != nil {
+		return err
+	}
+	p := config.Process
+	if _, err := os.Stat(filepath.Join(c.Bundle, limitsFile)); err == nil { // the runtime's program has them: see inherit
+		p.Rlimits = nil
+	}
+	p.Args, p.Terminal = x.Args, x.TTY
+	var term []string
+	if x.TTY {
+		term = []string{"TERM=xterm-256color"}
+	}
+	p.Env = slices.Concat(p.Env, term, x.Env) // a new array: the Spec's is every caller's
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, raw, 0o600)
 }
 
 // killExec makes sure that a process that ignores SIGTERM ends too.

@@ -46,6 +46,7 @@ type Options struct {
 type Engine struct {
 	home   *kernel.Home
 	cli    string
+	crun   bool // the program is crun
 	handle func(id string) Handle
 }
 
@@ -69,13 +70,14 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 	if err != nil {
 		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime", o.CLI, err)
 	}
+	version := ""
 	if !o.Remove {
-		if err := o.admit(ctx, cli); err != nil {
+		if version, err = o.admit(ctx, cli); err != nil {
 			return nil, err
 		}
 	}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
-		e := &Engine{home: h, cli: cli}
+		e := &Engine{home: h, cli: cli, crun: isCrun(version)}
 		e.handle = func(id string) Handle { return Handle{e.stateDir(), id} }
 		return e, os.MkdirAll(e.stateDir(), 0o700)
 	})
@@ -85,21 +87,21 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 	return r, nil
 }
 
-// admit refuses a runtime with known escapes, or warns of it.
-func (o Options) admit(ctx context.Context, cli string) error {
-	_, warning, err := checkVersion(ctx, cli)
+// admit refuses a runtime with known escapes, or warns of it. It returns the version.
+func (o Options) admit(ctx context.Context, cli string) (string, error) {
+	version, warning, err := checkVersion(ctx, cli)
 	switch {
 	case errors.Is(err, ErrVulnerable) && !o.Vulnerable:
-		return fmt.Errorf("container runtime %s: %w (or start with --allow-vulnerable-runtime, and trust every image)", cli, err)
+		return "", fmt.Errorf("container runtime %s: %w (or start with --allow-vulnerable-runtime, and trust every image)", cli, err)
 	case errors.Is(err, ErrVulnerable):
 		warning = err.Error()
 	case err != nil:
-		return fmt.Errorf("container runtime: %w", err)
+		return "", fmt.Errorf("container runtime: %w", err)
 	}
 	if warning != "" && o.Log != nil {
 		o.Log.Warn("container runtime", "program", cli, "warning", warning)
 	}
-	return nil
+	return version, nil
 }
 
 func (e *Engine) stateDir() string { return filepath.Join(e.home.Dir(), "state") }
@@ -109,6 +111,10 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	config, err := e.home.Config(c)
 	if err != nil {
 		return err
+	}
+	if score := config.Process.OOMScoreAdj; e.crun && score != nil && *score == 0 {
+		one := 1 // crun takes 0 for no score, and the container would have this process's
+		config.Process.OOMScoreAdj = &one
 	}
 	if err := inherit(c.Bundle, config, c.Userns); err != nil {
 		return fmt.Errorf("write config: %w", err)
@@ -177,7 +183,9 @@ func (e *Engine) Left() ([]string, error) {
 	}
 	var ids []string
 	for _, d := range entries {
-		ids = append(ids, d.Name())
+		if !strings.HasPrefix(d.Name(), ".") { // crun keeps its filters of system calls in .cache
+			ids = append(ids, d.Name())
+		}
 	}
 	return ids, nil
 }

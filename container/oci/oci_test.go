@@ -23,9 +23,14 @@ var kit = suite.Kit{Name: Name, Open: func(ctx context.Context, inst instance.In
 	return New(ctx, inst, Options{Options: o})
 }}
 
+// crunKit is the engine with crun in the place of runc.
+var crunKit = suite.Kit{Name: "crun", Together: true, Open: func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error) {
+	return New(ctx, inst, Options{Options: o, CLI: "crun"})
+}}
+
 func TestEngine(t *testing.T)         { kit.Run(t) }
-func TestChild(t *testing.T)          { kit.Child(t) }
-func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
+func TestChild(t *testing.T)          { kit.Child(t); crunKit.Child(t) }
+func TestExecChild(t *testing.T)      { kit.ExecChild(t); crunKit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
 func BenchmarkParallel(b *testing.B)  { kit.Parallel(b) }
 

@@ -2,6 +2,7 @@ package escape
 
 import (
 	"maps"
+	"os/exec"
 	"slices"
 	"testing"
 
@@ -62,6 +63,7 @@ func chosen(args ...string) func(t *testing.T) (args, env []string) {
 var runtimes = []runtime{
 	{name: "native", args: chosen("--runtime", "native"), grants: every, abuses: everyAbuse, switches: []string{"ebpf", "ovs"}},
 	{name: "oci", args: chosen("--runtime", "oci"), grants: most, abuses: ownAbuses},
+	{name: "crun", args: byCrun, grants: []grant{unshared, allowed}, abuses: ownAbuses},
 	{name: "docker", args: byDocker, grants: most, abuses: ownAbuses},
 	{name: "lxc", args: chosen("--runtime", "lxc"), grants: most, abuses: ownAbuses},
 	{name: "nspawn", args: chosen("--runtime", "nspawn"), grants: most, abuses: ownAbuses},
@@ -69,6 +71,14 @@ var runtimes = []runtime{
 		abuses: slices.Concat(ownAbuses, []string{"events", "connections", "cpu"})},
 	{name: "bare", args: chosen("--runtime", "bare", "--allow-bare"), grants: []grant{nothing}, free: true, passes: onTheHost,
 		abuses: slices.DeleteFunc(slices.Clone(ownAbuses), func(a string) bool { return onTheHost[a] != "" })},
+}
+
+// byCrun is the runtime oci with another program.
+func byCrun(t *testing.T) (args, env []string) {
+	if _, err := exec.LookPath("crun"); err != nil {
+		t.Skip("crun is not installed: apt-get install crun (make setup)")
+	}
+	return []string{"--runtime", "crun"}, nil
 }
 
 func byDocker(t *testing.T) (args, env []string) {

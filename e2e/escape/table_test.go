@@ -72,8 +72,7 @@ func (p *pageOf) cell(reason string) string {
 }
 
 // table has a row for each name, and a column for each runtime.
-func (p *pageOf) table(title string, names []string, why func(driver, name string) string) {
-	columns := api.Runtimes()
+func (p *pageOf) table(title string, columns, names []string, why func(driver, name string) string) {
 	fmt.Fprintf(p, "\n### %s\n| | %s |\n|---%s|\n", title, strings.Join(columns, " | "), strings.Repeat("|---", len(columns)))
 	for _, name := range names {
 		fmt.Fprintf(p, "| %s ", name)
@@ -99,13 +98,15 @@ func tables(t *testing.T) string {
 		}
 		return strings.Join(suite.Parts(driver, name), "; ")
 	}
-	p.table("Conformance (`container/suite`)", conformance, skipped)
-	p.table("Isolation (`container/suite`)", isolation, skipped)
-	p.table("What all engines promise (`container/kernel/suite`)", promises, skipped)
-	p.table("Ways out (`e2e/escape` TestNothingGetsOut)", attempts(t), func(driver, name string) string {
+	columns := api.Runtimes()
+	columns = slices.Insert(columns, slices.Index(columns, "oci")+1, "crun") // oci is tried with two programs
+	p.table("Conformance (`container/suite`)", columns, conformance, skipped)
+	p.table("Isolation (`container/suite`)", columns, isolation, skipped)
+	p.table("What all engines promise (`container/kernel/suite`)", columns, promises, skipped)
+	p.table("Ways out (`e2e/escape` TestNothingGetsOut)", columns, attempts(t), func(driver, name string) string {
 		return with(driver, func(rt runtime) string { return rt.passes[name] })
 	})
-	p.table("Abuses (`e2e/escape` TestAppetiteIsBounded)", everyAbuse, func(driver, name string) string {
+	p.table("Abuses (`e2e/escape` TestAppetiteIsBounded)", columns, everyAbuse, func(driver, name string) string {
 		return with(driver, func(rt runtime) string {
 			switch {
 			case rt.passes[name] != "":
@@ -116,7 +117,7 @@ func tables(t *testing.T) string {
 			return ""
 		})
 	})
-	p.table("Forged frames (`e2e/escape` TestForgedFramesHarmNoNeighbour)", []string{"ebpf", "ovs"}, func(driver, name string) string {
+	p.table("Forged frames (`e2e/escape` TestForgedFramesHarmNoNeighbour)", columns, []string{"ebpf", "ovs"}, func(driver, name string) string {
 		return with(driver, func(rt runtime) string {
 			if !slices.Contains(rt.switches, name) {
 				return once

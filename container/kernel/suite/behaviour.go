@@ -495,8 +495,12 @@ func (k Kit) endlessOutputFillsNoDiskAndEndsNobody(t *testing.T) {
 		last = read(container.LogOptions{Tail: 1})
 		return strings.HasPrefix(last, "after: ") && strings.HasSuffix(last, "\n")
 	})
-	if last != "after: 1\n" { // 1: told that it could not write; more than 128: ended by a signal
-		t.Errorf("%q", last)
+	want := "after: 1\n" // told that it could not write
+	if Skipped(k.Name, endless+"/"+endsNobody) != "" {
+		want = fmt.Sprintf("after: %d\n", 128+int(unix.SIGXFSZ))
+	}
+	if last != want {
+		t.Errorf("%q, want %q: how the program has ended that wrote beyond the limit", last, want)
 	}
 	all := read(container.LogOptions{})
 	for _, say := range []string{"[weir: 25165824 bytes before this are lost", "[weir: lines after this are lost: the log was full, at 32 MiB"} {

@@ -120,6 +120,12 @@ type Kit struct {
 	Together bool
 }
 
+// One case by its name, and a part of it.
+const (
+	endless    = "endless output fills no disk and ends nobody"
+	endsNobody = "it ends nobody"
+)
+
 // cases are what package kernel promises of every engine.
 func cases() map[string]func(k Kit, t *testing.T) {
 	return map[string]func(k Kit, t *testing.T){
@@ -135,7 +141,7 @@ func cases() map[string]func(k Kit, t *testing.T) {
 		"what a killed process ran by exec ends":        Kit.execOfAKilledProcess,
 		"destroy leaves the logs where it is told":      Kit.destroyLeavesTheLogsWhereItIsTold,
 		"a log is bounded between two looks":            Kit.logIsBoundedBetweenTwoLooks,
-		"endless output fills no disk and ends nobody":  Kit.endlessOutputFillsNoDiskAndEndsNobody,
+		endless:                                         Kit.endlessOutputFillsNoDiskAndEndsNobody,
 	}
 }
 
