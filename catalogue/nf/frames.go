@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"runtime"
 	"slices"
@@ -130,6 +131,21 @@ func (f Frame) SegmentSize() int {
 		return 0
 	}
 	return int(binary.NativeEndian.Uint16(f.raw[4:])) // gso_size
+}
+
+// Datagrams are the data of each datagram of UDP for which the frame stands; data are those of the frame. A sender on the same machine may leave it to the hardware to cut
+// several out of one frame, and each is read by itself where it arrives.
+func (f Frame) Datagrams(data []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		n := f.SegmentSize()
+		for n > 0 && len(data) > n {
+			if !yield(data[:n]) {
+				return
+			}
+			data = data[n:]
+		}
+		yield(data)
+	}
 }
 
 // ChecksumMissing tells whether the transport checksum is still to be computed: the one in the frame is not complete.

@@ -386,10 +386,18 @@ func TestDecode(t *testing.T) {
 	if p := Decode(many); p.Bad != "too many IPv6 extension headers" {
 		t.Errorf("%+v", p)
 	}
+	if p := Decode(many); !p.Deeper() || !p.Dst.IsValid() {
+		t.Errorf("%+v", p)
+	}
+	lengthless := append(append(bytes.Clone(six[:54]), 17, 0, 1, 4, 0, 0, 0, 0), six[54:]...)
+	lengthless[18], lengthless[19], lengthless[20] = 0, 0, 0
+	if p := Decode(lengthless); p.Bad != "IPv6 lengths" || p.Deeper() || p.Proto != UDP || p.DstPort != 2 || !p.Dst.IsValid() || p.Data(lengthless) != nil {
+		t.Errorf("%+v", p)
+	}
 	fragment := bytes.Clone(six[:54])
 	fragment = append(append(fragment, 17, 0, 0, 8, 1, 2, 3, 4), six[54:]...)
 	fragment[19], fragment[20] = fragment[19]+8, 44
-	if p := Decode(fragment); p.Part != Later || p.Proto != UDP || p.Transport != 0 {
+	if p := Decode(fragment); p.Part != Later || p.Proto != UDP || p.Transport != 0 || p.Offset != 8 {
 		t.Errorf("%+v", p)
 	}
 	fragment[57] = 0 // atomic: RFC 6946

@@ -45,6 +45,7 @@ type Packet struct {
 	Src, Dst         netip.Addr
 	Part             Part
 	ID               uint32 // of the packet that a fragment is of
+	Offset           int    // of a later fragment's data in that packet, in bytes
 	Proto            uint8  // the upper layer's protocol
 	Transport        int    // where the upper layer begins; none in a later fragment
 	SrcPort, DstPort uint16
@@ -62,6 +63,16 @@ const (
 	maxExtensions  = 8
 )
 
+// What is wrong where Decode stops to look, and receivers may not.
+const (
+	manyTags       = "more than two VLAN tags"
+	manyExtensions = "too many IPv6 extension headers"
+)
+
+// Deeper tells whether receivers may find an upper layer where Decode has stopped to look: behind more tags (stations take those of VLAN 0 off, any number of them), or
+// behind more extension headers.
+func (p *Packet) Deeper() bool { return p.Bad == manyTags || p.Bad == manyExtensions }
+
 // Decode reads a frame: up to two VLAN tags, IPv4 with options, IPv6 with up to eight extension headers, TCP, UDP. Checksums are not looked at.
 func Decode(b []byte) (p Packet) {
 	if len(b) < ethernetHeader {
@@ -72,7 +83,7 @@ func Decode(b []byte) (p Packet) {
 	p.Type = binary.BigEndian.Uint16(b[at:])
 	for isTag(p.Type) {
 		if p.TagCount == len(p.Tags) {
-			p.Bad = "more than two VLAN tags"
+			p.Bad = manyTags
 			return p
 		}
 		if len(b) < at+6 {
@@ -117,7 +128,7 @@ func (p *Packet) ipv4(b []byte, at int) {
 	p.ID = uint32(binary.BigEndian.Uint16(h[4:]))
 	switch fragment := binary.BigEndian.Uint16(h[6:]); {
 	case fragment&0x1fff != 0:
-		p.Part = Later
+		p.Part, p.Offset = Later, int(fragment&0x1fff)*8
 		return
 	case fragment&0x2000 != 0:
 		p.Part = First
@@ -134,14 +145,23 @@ func (p *Packet) ipv6(b []byte, at int) {
 		return
 	}
 	total := 40 + int(binary.BigEndian.Uint16(h[4:]))
-	if total > len(h) || total == 40 && len(h) > 40 && h[6] == 0 { // a jumbogram
+	jumbo := total == 40 && len(h) > 40 && h[6] == 0
+	if jumbo { // a jumbogram, of which there are none so short. Without its option Linux takes all that is there for the packet
+		total = len(h)
+	}
+	if total > len(h) {
 		p.Bad = "IPv6 lengths"
 		return
 	}
 	p.End = at + total
 	p.Proto, p.Src, p.Dst = h[6], netip.AddrFrom16([16]byte(h[8:])), netip.AddrFrom16([16]byte(h[24:]))
-	b = b[:p.End]
-	at += 40
+	p.extensions(b[:p.End], at+40)
+	if jumbo && p.Bad == "" {
+		p.Bad = "IPv6 lengths"
+	}
+}
+
+func (p *Packet) extensions(b []byte, at int) {
 	for range maxExtensions + 1 {
 		length := 8
 		switch p.Proto {
@@ -158,7 +178,7 @@ func (p *Packet) ipv6(b []byte, at int) {
 				p.ID = binary.BigEndian.Uint32(b[at+4:])
 				switch f := binary.BigEndian.Uint16(b[at+2:]); {
 				case f&0xfff8 != 0:
-					p.Proto, p.Part = b[at], Later
+					p.Proto, p.Part, p.Offset = b[at], Later, int(f&0xfff8)
 					return
 				case f&1 != 0:
 					p.Part = First
@@ -175,7 +195,7 @@ func (p *Packet) ipv6(b []byte, at int) {
 		p.Proto = b[at]
 		at += length
 	}
-	p.Bad = "too many IPv6 extension headers"
+	p.Bad = manyExtensions
 }
 
 func (p *Packet) transport(b []byte, at int) {

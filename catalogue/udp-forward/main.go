@@ -240,7 +240,7 @@ func (l *forwarder) relay(p *nf.Packet, f nf.Frame, to *next) {
 	case mac == nil:
 		l.count.unplaced++
 	case l.stack != nil:
-		l.stack.give(to.number, p.Data(f.Data), f.SegmentSize(), l.send)
+		l.stack.give(to.number, f.Datagrams(p.Data(f.Data)), l.send)
 	default:
 		c := f.Clone()
 		p.Rewrite(c.Data, nf.Target, to.to, f.ChecksumMissingAt(p.Transport))

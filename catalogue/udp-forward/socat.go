@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -73,19 +74,14 @@ func openStack() (*stack, error) {
 	return &stack{header: header}, nil
 }
 
-// give the datagrams of a frame to a relay. The sender of several in one frame has left the cutting to the hardware.
-func (s *stack) give(relay int, data []byte, each int, send func(nf.Dir, nf.Frame)) {
-	if each == 0 {
-		each = max(len(data), 1)
-	}
-	for first := true; first || len(data) > 0; first = false {
-		n := min(each, len(data))
+// give the datagrams of a frame to a relay.
+func (s *stack) give(relay int, datagrams iter.Seq[[]byte], send func(nf.Dir, nf.Frame)) {
+	for data := range datagrams {
 		// MakeUDP makes an answer: from the destination to the source.
 		p := nf.Packet{Type: nf.EtherIPv4, Network: len(s.header), Src: stackAddress, Dst: clientAddress, SrcPort: receiveFrom + uint16(relay), DstPort: receiveFrom}
-		f := p.MakeUDP(s.header, data[:n])
+		f := p.MakeUDP(s.header, data)
 		copy(f.Data, s.header) // which exchanged both ends
 		send(nf.Side, f)
-		data = data[n:]
 	}
 }
 
