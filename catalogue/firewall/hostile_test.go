@@ -12,95 +12,33 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// reading is what a station makes of a frame, behind VLAN tags.
-type reading struct {
-	tags   int
-	outer  uint16 // the first tag's VLAN
-	kind   uint16
-	proto  int // -1: no IP packet with one that can be found
-	offset int // of a fragment, in units of 8 bytes
-	upper  []byte
-}
-
-func read(b []byte) reading {
-	r, at := reading{proto: -1}, 12
-	for ; at+2 <= len(b); at += 4 {
-		r.kind = binary.BigEndian.Uint16(b[at:])
-		if r.kind != unix.ETH_P_8021Q && r.kind != unix.ETH_P_8021AD {
-			break
-		}
-		if r.tags++; r.tags == 1 && at+4 <= len(b) {
-			r.outer = binary.BigEndian.Uint16(b[at+2:]) & 0xfff
-		}
-	}
-	ip := b[min(at+2, len(b)):]
-	switch {
-	case r.kind == unix.ETH_P_IP && len(ip) >= 20 && ip[0]>>4 == 4 && ip[0]&15 >= 5:
-		head, total := int(ip[0]&15)*4, int(binary.BigEndian.Uint16(ip[2:]))
-		if head <= total && total <= len(ip) {
-			r.proto, r.offset, r.upper = int(ip[9]), int(binary.BigEndian.Uint16(ip[6:])&0x1fff), ip[head:]
-		}
-	case r.kind == unix.ETH_P_IPV6 && len(ip) >= 40 && ip[0]>>4 == 6 && 40+int(binary.BigEndian.Uint16(ip[4:])) <= len(ip):
-		r.behind(ip[6], ip[40:])
-	}
-	return r
-}
-
-// behind extension headers of IPv6. An authentication header is a protocol of its own: who has no key for it takes nothing that is behind it.
-func (r *reading) behind(next byte, rest []byte) {
-	for {
-		size := 8
-		switch next {
-		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_ROUTING, unix.IPPROTO_DSTOPTS, unix.IPPROTO_FRAGMENT:
-			if len(rest) < size {
-				return
-			}
-		case unix.IPPROTO_NONE:
-			return
-		default:
-			r.proto, r.upper = int(next), rest
-			return
-		}
-		if next != unix.IPPROTO_FRAGMENT {
-			size += int(rest[1]) * 8
-		} else if r.offset = int(binary.BigEndian.Uint16(rest[2:]) >> 3); r.offset > 0 {
-			r.proto = int(rest[0])
-			return
-		}
-		if len(rest) < size {
-			return
-		}
-		next, rest = rest[0], rest[size:]
-	}
-}
-
 // forbidden says why a frame must not pass a firewall that allows tcp/80 and udp/53, and nothing else.
 func forbidden(up bool, b []byte) string {
-	r := read(b)
+	r := rig.Read(b)
 	port := func(at int, want uint16) bool {
-		return len(r.upper) >= at+2 && binary.BigEndian.Uint16(r.upper[at:]) == want
+		return len(r.Upper) >= at+2 && binary.BigEndian.Uint16(r.Upper[at:]) == want
 	}
-	code := func(first, last byte) bool { return len(r.upper) > 0 && r.upper[0] >= first && r.upper[0] <= last }
+	code := func(first, last byte) bool { return len(r.Upper) > 0 && r.Upper[0] >= first && r.Upper[0] <= last }
 	switch {
-	case r.tags > 1:
+	case len(r.VLANs) > 1:
 		return "behind two VLAN tags"
-	case r.kind == unix.ETH_P_ARP:
+	case r.Kind == unix.ETH_P_ARP:
 		return ""
-	case r.proto < 0:
+	case r.Proto < 0:
 		return "neither ARP nor a proper IP packet"
-	case r.offset > 1 && (r.proto == unix.IPPROTO_TCP || r.proto == unix.IPPROTO_UDP):
+	case r.Offset > 1 && (r.Proto == unix.IPPROTO_TCP || r.Proto == unix.IPPROTO_UDP):
 		return "" // behind all ports and flags
-	case r.offset > 0:
+	case r.Offset > 0:
 		return "a fragment that nothing allows"
-	case r.proto == unix.IPPROTO_ICMP && r.kind == unix.ETH_P_IP && (code(3, 3) || code(11, 12)), r.proto == unix.IPPROTO_ICMPV6 && (code(1, 4) || code(133, 137)):
+	case r.Proto == unix.IPPROTO_ICMP && r.Kind == unix.ETH_P_IP && (code(3, 3) || code(11, 12)), r.Proto == unix.IPPROTO_ICMPV6 && (code(1, 4) || code(133, 137)):
 		return "" // as stations need
-	case up && (r.proto == unix.IPPROTO_TCP && port(portDst, 80) || r.proto == unix.IPPROTO_UDP && port(portDst, 53)):
+	case up && (r.Proto == unix.IPPROTO_TCP && port(portDst, 80) || r.Proto == unix.IPPROTO_UDP && port(portDst, 53)):
 		return ""
-	case !up && r.proto == unix.IPPROTO_UDP && port(portSrc, 53):
+	case !up && r.Proto == unix.IPPROTO_UDP && port(portSrc, 53):
 		return ""
-	case !up && r.proto == unix.IPPROTO_TCP && port(portSrc, 80):
+	case !up && r.Proto == unix.IPPROTO_TCP && port(portSrc, 80):
 		const syn, ack = 2, 16
-		if len(r.upper) > 13 && r.upper[13]&(syn|ack) != syn {
+		if len(r.Upper) > 13 && r.Upper[13]&(syn|ack) != syn {
 			return ""
 		}
 		return "a server begins a connection"
@@ -110,10 +48,10 @@ func forbidden(up bool, b []byte) string {
 
 // denied says why a frame must not pass a firewall that accepts everything but UDP.
 func denied(_ bool, b []byte) string {
-	switch r := read(b); {
-	case r.tags < 2 && r.proto == unix.IPPROTO_UDP:
+	switch r := rig.Read(b); {
+	case len(r.VLANs) < 2 && r.Proto == unix.IPPROTO_UDP:
 		return "UDP"
-	case r.tags > 1 && r.outer == 0:
+	case len(r.VLANs) > 1 && r.VLANs[0] == 0:
 		return "behind a priority tag and another"
 	}
 	return ""
@@ -154,7 +92,10 @@ func TestHostileFrames(t *testing.T) {
 			r, p, _ := start(t, x.config)
 			h := rig.Hostile{Frames: x.frames, MTU: 9000, MemoryKB: 48 << 10, Denied: x.denied, Pass: 0.01}
 			if strings.Contains(p.Output(), "tracking=connections") { // then the kernel puts fragments together, and cuts padding off
-				h.Changed = func(f []byte) bool { return read(f).kind == unix.ETH_P_IP || read(f).kind == unix.ETH_P_IPV6 }
+				h.Changed = func(f []byte) bool {
+					r := rig.Read(f)
+					return r.Kind == unix.ETH_P_IP || r.Kind == unix.ETH_P_IPV6
+				}
 			}
 			h.Send(r, p.PID())
 			p.Signal(syscall.SIGTERM)

@@ -28,6 +28,7 @@ type Hostile struct {
 	MemoryKB int                                // that the function's processes may have resident, each at its most
 	Pass     float64                            // part of them that comes out, at least, each way
 	Denied   func(up bool, frame []byte) string // why a frame that came out must not pass; "": it may. nil: every frame may
+	AsSent   func(up bool, frame []byte) string // why it must not pass as it was sent, since it has to become another one; "": it may. nil: every frame may
 	Was      func(frame []byte) [][]byte        // how a frame that came out may have been sent otherwise; nil: no frame
 	Changed  func(frame []byte) bool            // whether it may have been sent in any way; nil: no frame
 }
@@ -80,6 +81,29 @@ func (h Hostile) Send(r *Rig, pid int) {
 			r.T.Errorf("%d frames came out %s: want a part of %g of %d at least", passed[i], way, h.Pass, reached/2)
 		}
 	}
+}
+
+// Speaks tells whether a frame is from a link of the stations or of the function: from the kernels of those, or from a function that speaks for itself. Hostile frames are not.
+func (r *Rig) Speaks() func(frame []byte) bool {
+	r.T.Helper()
+	all := map[[6]byte]bool{r.Client.Link.MAC: true}
+	ports := []string{"tap"}
+	if r.Server != nil {
+		all[r.Server.Link.MAC], ports = true, []string{"in", "out"}
+	}
+	s, err := netns.At(r.Netns)
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	defer s.Close()
+	for _, p := range ports {
+		l, err := s.Link(p)
+		if err != nil {
+			r.T.Fatal(err)
+		}
+		all[l.MAC] = true
+	}
+	return func(frame []byte) bool { return all[[6]byte(frame[6:])] }
 }
 
 // prepare the links for it, and the stations' sockets for what a volley makes come out. ports are the function's.
@@ -215,12 +239,17 @@ func (x *attack) judge(up bool, f []byte, at *Station) {
 		known = slices.ContainsFunc(x.Was(f), x.known)
 	}
 	if !known && (x.Changed == nil || !x.Changed(f)) {
-		x.rig.T.Fatalf("a frame of %d bytes came to the %s that nobody sent: % x", len(f), filepath.Base(at.Netns), f[:min(len(f), 120)])
+		x.rig.T.Fatalf("a frame of %d bytes came to the %s that nobody sent: % x", len(f), filepath.Base(at.Netns), f[:min(len(f), 160)])
 	}
+	why := ""
 	if x.Denied != nil {
-		if why := x.Denied(up, f); why != "" {
-			x.rig.T.Fatalf("a frame of %d bytes came to the %s: %s: % x", len(f), filepath.Base(at.Netns), why, f[:min(len(f), 120)])
-		}
+		why = x.Denied(up, f)
+	}
+	if why == "" && x.AsSent != nil && x.known(f) {
+		why = x.AsSent(up, f)
+	}
+	if why != "" {
+		x.rig.T.Fatalf("a frame of %d bytes came to the %s: %s: % x", len(f), filepath.Base(at.Netns), why, f[:min(len(f), 160)])
 	}
 }
 
