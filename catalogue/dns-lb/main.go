@@ -185,7 +185,7 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		}
 	}
 	p := nf.Decode(f.Data)
-	if d == nf.Down && p.Part == nf.First && p.Bad != "" { // it hides its ports in another fragment
+	if d == nf.Down && hides(&p) {
 		b.count.malformed.Add(1)
 		return nf.Drop
 	}
@@ -208,11 +208,36 @@ func (b *balancer) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		return nf.Drop
 	case d == nf.Up:
 		return b.query(&p, f)
-	case b.zone.Load().foreign(p.Data(f.Data)):
+	case b.foreign(&p, f):
 		b.count.foreign.Add(1)
 		return nf.Drop
 	}
 	return nf.Pass
+}
+
+const udpHeader = 8
+
+// hides tells whether a frame from a server may have a part of an answer in it that is not read here: a first fragment that has no ports, a later one that begins
+// where the question is, which some receivers prefer to what was read in the first one, or an upper layer deeper in the frame than it is looked for.
+func hides(p *nf.Packet) bool {
+	switch p.Part {
+	case nf.First:
+		return p.Bad != ""
+	case nf.Later:
+		return p.Proto == nf.UDP && p.Offset < udpHeader+names.MaxQuestion
+	}
+	return p.Deeper()
+}
+
+// foreign tells whether one of the datagrams of a frame is an answer for a name of ours.
+func (b *balancer) foreign(p *nf.Packet, f nf.Frame) bool {
+	z := b.zone.Load()
+	for data := range f.Datagrams(p.Data(f.Data)) {
+		if z.foreign(data) {
+			return true
+		}
+	}
+	return false
 }
 
 // query decides about a datagram to port 53. What is not plainly a whole query from one station to another passes: the server will know.
