@@ -142,7 +142,7 @@ func (x *filter) frame(d nf.Dir, f nf.Frame) nf.Verdict {
 	case p.Part == nf.First && x.looksAtUDP(&p) && len(p.Data(f.Data)) < longHeader: // cut where nobody cuts, to hide what follows
 		x.count.Fragments++
 		return nf.Drop
-	case x.isQUIC(&p, f.Data):
+	case x.isQUIC(&p, f):
 		x.count.QUIC++
 		return nf.Drop
 	case x.looksAtUDP(&p):
@@ -176,10 +176,17 @@ func (x *filter) looksAtUDP(p *nf.Packet) bool {
 
 const longHeader = 7 // bytes at least, with lengths of both ids
 
-// isQUIC: a long header of a known version (RFC 9000, section 17.2), as every connection begins with.
-func (x *filter) isQUIC(p *nf.Packet, frame []byte) bool {
-	b := p.Data(frame)
-	return x.looksAtUDP(p) && len(b) >= longHeader && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0)
+// isQUIC: one of the frame's datagrams has a long header of a known version (RFC 9000, section 17.2), as every connection begins with.
+func (x *filter) isQUIC(p *nf.Packet, f nf.Frame) bool {
+	if !x.looksAtUDP(p) {
+		return false
+	}
+	for b := range f.Datagrams(p.Data(f.Data)) {
+		if len(b) >= longHeader && b[0]&0xc0 == 0xc0 && (b[1]|b[2]|b[3] == 0 && b[4] == 1 || b[1] == 0x6b && b[2] == 0x33 && b[3] == 0x43 && b[4] == 0xcf || b[1] == 0xff && b[2]|b[3] == 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // lookup finds a packet's connection, and which side sends it.

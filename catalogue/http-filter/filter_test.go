@@ -893,7 +893,15 @@ func TestQUIC(t *testing.T) {
 				t.Errorf("length %d: %s: %t", length, more, got)
 			}
 		}
-		b.passes(b.raw(0, udp(443, "anything")), b.raw(0, udp(53, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")))
+		// Two datagrams in a frame, which the sender leaves to the hardware to cut.
+		both := udp(443, "anything that is"+"\xc3\x00\x00\x00\x01\x08aaaaaaaaaa")
+		raw := append(make([]byte, 10), both...) // struct virtio_net_hdr
+		raw[0], raw[1] = 1, 5                    // VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_UDP_L4
+		binary.NativeEndian.PutUint16(raw[4:], 16)
+		if got := b.x.frame(nf.Up, nf.Received(raw)) == nf.Pass; got != want {
+			t.Errorf("the second datagram of a frame: %s: %t", more, got)
+		}
+		b.passes(b.raw(0, udp(443, "anything")), b.raw(0, both), b.raw(0, udp(53, "\xc3\x00\x00\x00\x01\x08aaaaaaaa")))
 	}
 }
 
