@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
@@ -148,7 +149,7 @@ func (t *translator) untouched(d nf.Dir, p *nf.Packet) bool {
 func (t *translator) up(p *nf.Packet, f nf.Frame) (done bool) {
 	switch {
 	case t.pool[p.Src]: // nobody at in has such an address
-	case group(f.Data, p.Dst):
+	case t.group(f.Data, p):
 		return false
 	case t.pool[p.Dst]: // clients do not reach each other by the pool
 	case t.translateUp(p, f):
@@ -160,12 +161,30 @@ func (t *translator) up(p *nf.Packet, f nf.Frame) (done bool) {
 	return true
 }
 
-// group tells whether a frame is for several.
-func group(frame []byte, dst netip.Addr) bool { return frame[0]&1 != 0 || !host(dst) }
+// everybody is the MAC address of all stations, and limited the address of IP.
+var (
+	everybody = bytes.Repeat([]byte{0xff}, 6)
+	limited   = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+)
+
+// group tells whether a packet is for several stations. That its frame is does not say so: stations take a packet that is for them alone from such a frame, too, and it would pass
+// the translation by. Which networks there are is not known, but their broadcast addresses all end in two ones.
+func (t *translator) group(frame []byte, p *nf.Packet) bool {
+	if p.Dst.IsMulticast() || p.Dst == limited {
+		return true
+	}
+	b := p.Dst.As4()
+	return p.Proto == nf.UDP && b[3]&3 == 3 && bytes.Equal(frame[:6], everybody) && !t.alone(p.Dst)
+}
+
+// alone tells whether an address is known to be that of one station.
+func (t *translator) alone(a netip.Addr) bool {
+	return t.pool[a] || t.targets[a] || t.table.clients[a] > 0 || slices.Contains(t.cfg.Clients, netip.PrefixFrom(a, a.BitLen()))
+}
 
 func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	now, mac := t.now(), [6]byte(f.Data[6:])
-	if mac[0]&1 != 0 {
+	if mac[0]&1 != 0 || !host(p.Dst) {
 		return false
 	}
 	q, failed := nf.Quoted{}, false
@@ -236,7 +255,7 @@ func remote(proto uint8, a netip.AddrPort) netip.AddrPort {
 func (t *translator) down(p *nf.Packet, f nf.Frame) (done bool) {
 	if !t.pool[p.Dst] {
 		// Clients' own addresses are not known at out; what comes for them all the same is not for us to hand on.
-		if done = !group(f.Data, p.Dst) && t.cfg.client(p.Dst); done {
+		if done = t.cfg.client(p.Dst) && !t.group(f.Data, p); done {
 			t.count.dropped[nf.Down]++
 		}
 		return done
@@ -436,7 +455,7 @@ func (t *translator) who(v tags, header []byte, a netip.Addr) {
 	t.asked[k] = now
 	link := bytes.Clone(header)
 	binary.BigEndian.PutUint16(link[len(link)-2:], etherARP)
-	t.send(nf.Down, arpFrame(link, bytes.Repeat([]byte{0xff}, 6), header[6:12], 1, netip.IPv4Unspecified(), a, make([]byte, 6)))
+	t.send(nf.Down, arpFrame(link, everybody, header[6:12], 1, netip.IPv4Unspecified(), a, make([]byte, 6)))
 }
 
 func arpFrame(link, dst, mac []byte, op byte, from, to netip.Addr, toMAC []byte) nf.Frame {

@@ -226,6 +226,39 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
+// A packet for one station is translated, or stopped, in a frame for several, too: stations take it from there. What is for several passes.
+func TestPacketsInFramesForSeveral(t *testing.T) {
+	l := newLab(t, pool)
+	one, some, all := []byte(serverMAC), []byte{1, 0, 0x5e, 0, 0, 9}, bytes.Repeat([]byte{0xff}, 6)
+	for i, c := range []struct {
+		d           nf.Dir
+		to          []byte
+		given, want string
+	}{
+		{nf.Up, all, "udp 10.0.0.1:1000 198.51.100.1:53", "udp 192.0.2.1:1000 198.51.100.1:53"},
+		{nf.Up, some, "udp 10.0.0.1:1000 198.51.100.3:53", "udp 192.0.2.1:1000 198.51.100.3:53"},
+		{nf.Up, all, "tcp 10.0.0.1:1000 198.51.100.3:80 syn", "tcp 192.0.2.1:1000 198.51.100.3:80"},
+		{nf.Up, all, "udp 10.0.0.1:137 10.0.0.255:137", "udp 10.0.0.1:137 10.0.0.255:137"},
+		{nf.Up, all, "udp 10.0.0.1:1000 192.0.2.1:8080", "nothing"},
+		{nf.Up, one, "udp 10.0.0.1:1000 127.0.0.1:53", "nothing"},
+		{nf.Up, one, "udp 10.0.0.1:1000 0.0.0.0:53", "nothing"},
+		{nf.Up, one, "udp 10.0.0.1:1000 198.51.100.3:53", "udp 192.0.2.1:1000 198.51.100.3:53"},
+		{nf.Down, all, "udp 198.51.100.9:5 10.0.0.1:1000", "nothing"},
+		{nf.Down, some, "udp 198.51.100.9:5 10.0.0.3:1000", "nothing"},
+		{nf.Down, all, "ping 198.51.100.9:5 10.0.0.3:0", "nothing"},
+		{nf.Down, all, "udp 198.51.100.9:137 10.0.0.255:137", "udp 198.51.100.9:137 10.0.0.255:137"},
+		{nf.Down, all, "udp 198.51.100.9:5 10.0.0.7:9", "udp 198.51.100.9:5 10.0.0.7:9"}, // it may be a network's broadcast address
+		{nf.Up, one, "udp 10.0.0.7:9 198.51.100.1:53", "udp 192.0.2.1:9 198.51.100.1:53"},
+		{nf.Down, all, "udp 198.51.100.9:5 10.0.0.7:9", "nothing"}, // it is a station's
+	} {
+		frame := packet(t, c.given, []byte("some data"))
+		copy(frame, c.to)
+		if got := says(l.give(c.d, frame)); got != c.want {
+			t.Errorf("%d: %v %s in a frame to % x: %s: want %s", i, c.d, c.given, c.to, got, c.want)
+		}
+	}
+}
+
 // Two clients with one port, one client in two VLANs, and ports that are taken.
 func TestPlacesInThePool(t *testing.T) {
 	l := newLab(t, `{"pool": ["192.0.2.1"], "forward": [{"protocol": "udp", "port": 1000, "to": "10.0.0.9:1"}]}`)
@@ -704,9 +737,9 @@ func TestAMillionFrames(t *testing.T) {
 		p, q := nf.Decode(f), nf.Decode(got)
 		switch {
 		case got == nil || p.Type != nf.EtherIPv4:
-		case d == nf.Up && !group(f, p.Dst) && q.Src.Is4() && l.cfg.client(q.Src):
+		case d == nf.Up && !l.group(f, &p) && q.Src.Is4() && l.cfg.client(q.Src):
 			t.Fatalf("a client's address comes out: % x", got)
-		case d == nf.Down && !group(f, p.Dst) && (l.cfg.client(p.Dst) || l.pool[q.Dst]):
+		case d == nf.Down && !l.group(f, &p) && (l.cfg.client(p.Dst) || l.pool[q.Dst]):
 			t.Fatalf("it goes in: % x as % x", f, got)
 		case q.Part == nf.Whole && q.Bad == "" && (q.Proto == nf.TCP || q.Proto == nf.UDP) && intact(f) != intact(got):
 			t.Fatalf("%s\nbecomes\n%s", says(f), says(got))
@@ -794,7 +827,7 @@ func FuzzFrames(f *testing.F) {
 		l := newLab(t, pool)
 		for range 2 {
 			if len(up) >= 14 {
-				if p := nf.Decode(l.give(nf.Up, up)); p.Type == nf.EtherIPv4 && p.Src.Is4() && l.cfg.client(p.Src) && !group(up, p.Dst) {
+				if p := nf.Decode(l.give(nf.Up, up)); p.Type == nf.EtherIPv4 && p.Src.Is4() && l.cfg.client(p.Src) && !l.group(up, &p) {
 					t.Fatalf("% x: a client's address comes out", up)
 				}
 			}
