@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 )
 
@@ -63,22 +64,15 @@ func testHostile(t *testing.T, root string) {
 			}
 		}
 	}
-	// Frames of any kind: half of them are of TCP to port 80.
-	for i := range 20_000 {
-		f := make([]byte, 14+random.IntN(200))
-		for j := range f {
-			f[j] = byte(random.Uint32())
-		}
-		if i%2 == 0 && len(f) > 60 {
-			copy(f, frameTCP(random))
-		}
-		from := r.Client
-		if i%3 == 0 {
-			from = r.Server
-		}
-		f[0] &^= 1
-		from.Send(f)
-	}
+	// Hostile frames by both ports: 20,000, since each SYN among them is a connection to nginx. What is of TCP may be led to nginx, and be answered by it.
+	speaks := r.Speaks()
+	rig.Hostile{
+		Frames: 20_000, MemoryKB: 192 << 10, Pass: 0.1, Seeds: framesTCP(random),
+		Changed: func(f []byte) bool {
+			x := nf.Decode(f)
+			return speaks(f) || x.Proto == nf.TCP && (x.SrcPort >= 80 && x.SrcPort <= 84 || x.DstPort >= 80 && x.DstPort <= 84)
+		},
+	}.Send(r, p.PID())
 	// Connections that come and say nothing, as many as the client has ports for.
 	var open sync.WaitGroup
 	for range 200 {
@@ -108,9 +102,21 @@ func testHostile(t *testing.T, root string) {
 	}
 }
 
-// frameTCP is the begin of a frame of TCP over IPv4 to port 80, with random flags, numbers and lengths.
+// framesTCP are some of frameTCP: from here on they change in other ways.
+func framesTCP(random *rand.Rand) (all [][]byte) {
+	for range 32 {
+		all = append(all, frameTCP(random))
+	}
+	return all
+}
+
+// frameTCP is a frame of TCP over IPv4 to port 80, with random flags and numbers; half of them ask for a connection.
 func frameTCP(random *rand.Rand) []byte {
-	total := 40 + random.IntN(60)
-	f := []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 8, 0, 0x45, 0, 0, byte(total), 0, 0, byte(random.IntN(2) * 0x20), byte(random.IntN(2)), 64, 6, 0, 0, 10, 77, 0, byte(random.IntN(8)), 10, 77, 0, byte(random.IntN(8))}
-	return append(f, byte(random.IntN(256)), byte(random.IntN(256)), 0, 80, byte(random.Uint32()), 0, 0, 1, 0, 0, 0, 1, byte(random.IntN(16)<<4), byte(random.Uint32()), 1, 0, 0, 0, 0, 0)
+	const total = 40
+	flags := byte(random.Uint32())
+	if random.IntN(2) == 0 {
+		flags = nf.SYN
+	}
+	f := []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 8, 0, 0x45, 0, 0, total, 0, 0, 0, 0, 64, 6, 0, 0, 10, 77, 0, byte(3 + random.IntN(8)), 10, 77, 0, byte(3 + random.IntN(8))}
+	return append(f, byte(random.IntN(256)), byte(random.IntN(256)), 0, 80, byte(random.Uint32()), 0, 0, 1, 0, 0, 0, 1, 5<<4, flags, 1, 0, 0, 0, 0, 0)
 }
