@@ -67,7 +67,7 @@ func testHostile(t *testing.T, root string) {
 	// Hostile frames by both ports: 20,000, since each SYN among them is a connection to nginx. What is of TCP may be led to nginx, and be answered by it.
 	speaks := r.Speaks()
 	rig.Hostile{
-		Frames: 20_000, MemoryKB: 192 << 10, Pass: 0.1, Seeds: framesTCP(random),
+		Frames: 20_000, MemoryKB: 96 << 10, Pass: 0.1, Seeds: framesTCP(random),
 		Changed: func(f []byte) bool {
 			x := nf.Decode(f)
 			return speaks(f) || x.Proto == nf.TCP && (x.SrcPort >= 80 && x.SrcPort <= 84 || x.DstPort >= 80 && x.DstPort <= 84)

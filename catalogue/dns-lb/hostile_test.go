@@ -195,7 +195,7 @@ func TestHostileFrames(t *testing.T) {
 	p, _ := launch(t, r, own)
 	answers := 0
 	rig.Hostile{
-		Frames: 1_000_000, MTU: 9000, MemoryKB: 128 << 10, Pass: 0.1, Seeds: dnsSeeds(t),
+		Frames: 1_000_000, MTU: 9000, MemoryKB: 64 << 10, Pass: 0.5, Seeds: dnsSeeds(t),
 		AsSent: func(up bool, f []byte) string {
 			r := rig.Read(f)
 			src, dst := r.Ports()

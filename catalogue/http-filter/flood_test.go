@@ -93,7 +93,7 @@ func TestHostileFrames(t *testing.T) {
 		return r.Server.Receive(20*time.Millisecond) != nil
 	})
 	rig.Hostile{
-		Frames: 500_000, MTU: 9000, MemoryKB: 160 << 10, Pass: 0.1, Seeds: conversation(t), Denied: improper,
+		Frames: 500_000, MTU: 9000, MemoryKB: 96 << 10, Pass: 0.1, Seeds: conversation(t), Denied: improper,
 		Changed: func(f []byte) bool { // the filter's own: a reset, or a page of the server's port
 			p := nf.Decode(f)
 			return p.Proto == nf.TCP && p.Bad == "" && (p.Flags&nf.RST != 0 || p.SrcPort == 80 || p.SrcPort == 8080 || p.SrcPort == 443)

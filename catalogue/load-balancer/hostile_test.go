@@ -43,7 +43,7 @@ func TestPacketsWithoutALength(t *testing.T) {
 }
 
 // Hostile frames by both ports, up to jumbo frames: what is to a virtual address goes to a target or nowhere, and to a target's port goes nothing else. Then a client is
-// served as ever.
+// served as ever. They are 500,000, to save time: TestAMillionFrames has more, without the sockets.
 func TestHostileFrames(t *testing.T) {
 	r := rig.New(t, false)
 	mac := r.Server.Link.MAC
@@ -87,7 +87,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 	speaks := r.Speaks()
 	rig.Hostile{
-		Frames: 1_000_000, MTU: 9000, MemoryKB: 64 << 10, Pass: 0.1, Seeds: seeds,
+		Frames: 500_000, MTU: 9000, MemoryKB: 40 << 10, Pass: 0.2, Seeds: seeds,
 		Denied: func(up bool, f []byte) string {
 			if r := rig.Read(f); up && r.Proper && r.Outside() && slices.Contains(virtual, r.Dst) {
 				return "to a virtual address"

@@ -48,7 +48,7 @@ func forSeveral(f []byte, r rig.Reading) bool {
 func TestHostileFrames(t *testing.T) {
 	r, p := start(t, besieged)
 	rig.Hostile{
-		Frames: 1_000_000, MTU: 9000, MemoryKB: 64 << 10, Pass: 0.1, Seeds: fromOutside(t),
+		Frames: 1_000_000, MTU: 9000, MemoryKB: 40 << 10, Pass: 0.2, Seeds: fromOutside(t),
 		Denied: func(up bool, f []byte) string {
 			switch r := rig.Read(f); {
 			case r.Kind != unix.ETH_P_IP || !r.Src.IsValid():
