@@ -110,9 +110,12 @@ const (
 	eveSocket     = "eve.sock"
 )
 
-// shortUDP drops datagrams whose length field is less than their header: stations take one of IPv6 that has 0 there, up to the end of its packet, and Suricata looks
-// into none.
-var shortUDP = fmt.Sprintf(`drop pkthdr any any -> any any (msg:"weir: UDP without a length"; decode-event:udp.len_invalid; noalert; sid:%d;)`+"\n", sidShort)
+// unread drops what Suricata does not look into, and stations take: datagrams whose length field is less than their header (one of IPv6 that has 0 there is taken up to the
+// end of its packet), and packets of IPv6 in which an extension header is cut by the payload length. Of the latter Linux takes those with length 0 and a hop-by-hop header, as
+// jumbograms have them, with all that is there.
+var unread = fmt.Sprintf(`drop pkthdr any any -> any any (msg:"weir: UDP without a length"; decode-event:udp.len_invalid; noalert; sid:%d;)
+drop pkthdr any any -> any any (msg:"weir: IPv6 without a length"; decode-event:ipv6.trunc_exthdr; noalert; sid:%d;)
+`, sidShort, sidLengthless)
 
 // render writes what Suricata reads into a directory; it looks for its sockets in home. All texts that come from the configuration are checked above, or
 // are files of their own. settles: the switch is told of flows that are bypassed (see settle.go).
@@ -124,7 +127,7 @@ func (c config) render(dir, home string, ports []string, settles bool) error {
 	}
 	closed := c.Overload == "drop" && len(ports) == 2
 	if closed {
-		files[rulesFile] = shortUDP + files[rulesFile]
+		files[rulesFile] = unread + files[rulesFile]
 	}
 	ruleFiles := []string{filepath.Join(dir, rulesFile)}
 	for _, f := range c.RuleFiles {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 )
@@ -20,12 +22,18 @@ func evilFrames() [][]byte {
 	word := []byte("an evil-word")
 	six := append([]byte{0x60, 0, 0, 0, 0, 20, 17, 64, 0xfd, 15: 0, 23: 1, 24: 0xfd, 39: 2}, 4, 210, 0, 9, 0, 20, 0, 1) // its checksum is put right, often
 	return [][]byte{
-		frame([]byte{8, 0}, udp(word)), frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp(word)), frame([]byte{8, 0}, udp(bytes.Repeat(word, 100))), frame([]byte{0x86, 0xdd}, six, word),
+		frame([]byte{8, 0}, udp(word)), frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp(word)), frame([]byte{8, 0}, udp(bytes.Repeat(word, 100))), frame([]byte{0x86, 0xdd}, six, word), lengthless,
 	}
 }
 
+// lengthless is a datagram by IPv6 whose packet has the length 0 and a hop-by-hop header, as a jumbogram has: Linux takes all that is there.
+var lengthless = frame([]byte{0x86, 0xdd}, append([]byte{0x60, 0, 0, 0, 0, 0, 0, 64, 0xfd, 15: 0, 23: 1, 24: 0xfd, 39: 2}, 17, 0, 1, 4, 0, 0, 0, 0, 4, 210, 0, 9, 0, 20, 0x2b, 0xed), []byte("an evil-word"))
+
 // evil says why a frame must not pass: a station takes it for a datagram that the rule drops.
 func evil(_ bool, b []byte) string {
+	if r := rig.Read(b); len(r.VLANs) <= 2 && r.Headers == 1 && r.Proto == unix.IPPROTO_UDP && bytes.Contains(r.Data(), []byte("evil-word")) && nf.Decode(b).Bad == "IPv6 lengths" {
+		return "a rule drops it, and its packet has no length"
+	}
 	p := nf.Decode(b)
 	if p.Bad != "" || p.Proto != nf.UDP || p.Part != nf.Whole || !p.Intact(b) || p.Type == nf.EtherIPv4 && !proper(b[p.Network+20:p.Transport]) {
 		return ""

@@ -124,7 +124,7 @@ func testFrames(t *testing.T, root string) {
 		"LLDP":                           append([]byte{1, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 8, 0x88, 0xcc}, make([]byte, 46)...),
 		"IPv4, too short for its header": frame([]byte{8, 0, 0x45, 0, 0, 99}, make([]byte, 42)),
 		"IPv4, wrong version":            frame([]byte{8, 0, 0x65}, make([]byte, 45)),
-		"IPv6, cut":                      frame([]byte{0x86, 0xdd, 0x60}, make([]byte, 45)),
+		"IPv6, cut":                      frame([]byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 99, 17}, make([]byte, 39)),
 		"an option without an end":       frame([]byte{8, 0, 0x4f, 0, 0, 60, 0, 0, 0, 0, 64, 6, 0, 0}, make([]byte, 48)),
 		"length of 802.3":                frame([]byte{0, 46}, make([]byte, 46)),
 	} {
@@ -144,9 +144,10 @@ func testFrames(t *testing.T, root string) {
 		t.Errorf("a tag of 802.1ad: got % x, want % x", got, want)
 	}
 	for name, f := range map[string][]byte{
-		"plain":    frame([]byte{8, 0}, udp([]byte("an evil-word"))),
-		"VLAN":     frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
-		"two tags": frame([]byte{0x88, 0xa8, 0, 3, 0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
+		"plain":     frame([]byte{8, 0}, udp([]byte("an evil-word"))),
+		"VLAN":      frame([]byte{0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
+		"two tags":  frame([]byte{0x88, 0xa8, 0, 3, 0x81, 0, 0x20, 7, 8, 0}, udp([]byte("an evil-word"))),
+		"no length": lengthless,
 	} {
 		if rig.Passes(r.Client, r.Server, f) || rig.Passes(r.Server, r.Client, f) {
 			t.Errorf("%s: what a rule drops passes", name)

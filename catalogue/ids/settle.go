@@ -20,12 +20,13 @@ import (
 // After a SYN, the server's included, the switch takes no verdict for 0.2 s, and Suricata does not repeat itself. So a connection is bypassed when it is older than
 // settledAfter. Suricata's own keyword flow.age counts whole seconds, so a script tells.
 const (
-	bypassMark = "weir.bypass" // of flows
-	sidDepth   = 4294000001
-	sidMarked  = 4294000002
-	sidUDP     = 4294000003
-	sidOther   = 4294000004
-	sidShort   = 4294000005 // see shortUDP; it raises no alert
+	bypassMark    = "weir.bypass" // of flows
+	sidDepth      = 4294000001
+	sidMarked     = 4294000002
+	sidUDP        = 4294000003
+	sidOther      = 4294000004
+	sidShort      = 4294000005 // see unread; these raise no alert
+	sidLengthless = 4294000006
 
 	// settledAfter is how old a connection has to be: with an answer to its SYN within 0.3 s the switch takes a verdict then. One that is slower stays with Suricata.
 	settledAfter = 500 * time.Millisecond
