@@ -193,7 +193,7 @@ func TestDatagramsThatTheHardwareCuts(t *testing.T) {
 func TestHostileFrames(t *testing.T) {
 	r := rig.New(t, false)
 	p, _ := launch(t, r, own)
-	answers := 0
+	speaks, answers := r.Speaks(), 0
 	rig.Hostile{
 		Frames: 1_000_000, MTU: 9000, MemoryKB: 64 << 10, Pass: 0.5, Seeds: dnsSeeds(t),
 		AsSent: func(up bool, f []byte) string {
@@ -211,13 +211,13 @@ func TestHostileFrames(t *testing.T) {
 			}
 			return ""
 		},
-		Changed: func(f []byte) bool { // the function's answers, and what it says in connections that it has taken
+		Changed: func(f []byte) bool { // the function's answers, what it says in connections that it has taken, and the stations, which frames name
 			p := nf.Decode(f)
 			if p.Proto == nf.UDP && p.SrcPort == port && p.Bad == "" && p.Intact(f) && ours(p.Data(f), true) {
 				answers++
 				return true
 			}
-			return p.Proto == nf.TCP && (p.SrcPort == port || p.DstPort == port)
+			return speaks(f) || p.Proto == nf.TCP && (p.SrcPort == port || p.DstPort == port)
 		},
 	}.Send(r, p.PID())
 	p.Signal(syscall.SIGUSR1)

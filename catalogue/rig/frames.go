@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 )
 
 // frames makes frames that no honest station sends: packets of common protocols with something wrong about them, and noise. The same seed makes the same ones.
@@ -343,6 +345,15 @@ func seeds() (all [][]byte) {
 	}
 	add(eth(etherARP), &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
 		SourceHwAddress: []byte{2, 9, 9, 9, 9, 1}, SourceProtAddress: []byte{10, 1, 1, 1}, DstHwAddress: make([]byte, 6), DstProtAddress: []byte{10, 1, 1, 2}})
+	for _, f := range slices.Clone(all) { // what is behind is read by Linux, and not by everybody
+		const header = 14 + 40
+		if kind := binary.BigEndian.Uint16(f[12:]); kind != etherIPv6 || f[20] != unix.IPPROTO_TCP && f[20] != unix.IPPROTO_UDP {
+			continue
+		}
+		lengthless := slices.Insert(slices.Clone(f), header, f[20], 0, 1, 4, 0, 0, 0, 0)
+		copy(lengthless[18:], []byte{0, 0, unix.IPPROTO_HOPOPTS})
+		all = append(all, lengthless, slices.Insert(slices.Clone(f), 12, bytes.Repeat([]byte{0x81, 0, 0, 0}, 3)...))
+	}
 	for _, kind := range kinds {
 		all = append(all, slices.Concat(make([]byte, 12), kind, make([]byte, 46)))
 	}
