@@ -56,6 +56,9 @@ func (h *Home) Bundle(id string) string { return filepath.Join(h.bundlesDir(), i
 // LogFile is where containers with a log of this name print.
 func (h *Home) LogFile(log string) string { return filepath.Join(h.logsDir(), log+".log") }
 
+// Score is the OOM score of containers; nil: they have that of this process.
+func (h *Home) Score() *int { return h.score }
+
 // CgroupPath is a container's group below each hierarchy's mount.
 func (h *Home) CgroupPath(id string) string { return filepath.Join("/weir", h.Scope(), id) }
 

@@ -40,7 +40,9 @@ func (e *Engine) command(ctx context.Context, id, log string, args []string) *ex
 	argv := append([]string{e.cli, "--root", e.handle(id).Root, "--log", log, "--log-format", "json"}, args...)
 	var err error
 	if verb == "create" || verb == "run" || verb == "exec" {
-		argv, err = limited(e.home.Bundle(id), argv)
+		if argv, err = limited(e.home.Bundle(id), argv); e.crun {
+			argv = e.scored(argv)
+		}
 	}
 	if err != nil { // never without limits
 		return &exec.Cmd{Err: err}

@@ -72,7 +72,7 @@ func empty(file string, cmd *exec.Cmd) error {
 		err = unix.Mount(os.DevNull, file, "", unix.MS_BIND, "")
 	}
 	if err != nil {
-		return fmt.Errorf("hide %s from %s, which makes no containers beside controllers of cgroup version 2: %w", file, filepath.Base(cmd.Path), err)
+		return fmt.Errorf("hide %s from the runtime, which makes no containers beside controllers of cgroup version 2: %w", file, err)
 	}
 	return kernel.StartSparing(cmd)
 }

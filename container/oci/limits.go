@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -33,6 +34,16 @@ func inherit(bundle string, config *specs.Spec, userns string) error {
 	}
 	config.Process.Rlimits = nil
 	return os.WriteFile(file, []byte(strings.Join(args, " ")+"\n"), 0o600)
+}
+
+// scored is a command of crun's with the OOM score that the container is to have, where that is not this process's. crun takes a score of 0 for none, and sets none
+// for a process of exec.
+func (e *Engine) scored(argv []string) []string {
+	score := e.home.Score()
+	if score == nil {
+		return argv
+	}
+	return append([]string{"choom", "--adjust", strconv.Itoa(*score), "--"}, argv...)
 }
 
 // resourceful tells whether this process has CAP_SYS_RESOURCE; its children have it then.

@@ -112,10 +112,6 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	if err != nil {
 		return err
 	}
-	if score := config.Process.OOMScoreAdj; e.crun && score != nil && *score == 0 {
-		one := 1 // crun takes 0 for no score, and the container would have this process's
-		config.Process.OOMScoreAdj = &one
-	}
 	if err := inherit(c.Bundle, config, c.Userns); err != nil {
 		return fmt.Errorf("write config: %w", err)
 	}
