@@ -50,8 +50,7 @@ func TestWebIsCachedInAChain(t *testing.T) {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			showLogs(t, r, "web")
-			r.MustApply(ctx, t, fmt.Sprintf("endpoints:\n  alice: {netns: %s, interface: eth0, address: 10.9.0.1/24, addresses: [\"2001:db8:9::1/64\"]}\n"+
-				"  bob: {netns: %s, interface: eth0, address: 10.9.0.2/24, addresses: [\"2001:db8:9::2/64\"]}\n", r.Alice(), r.Bob())+example(t, "cache"))
+			r.MustApply(ctx, t, r.DualEndpoints()+example(t, "cache"))
 			o := &origin{asked: map[string]int{}}
 			for addr, secure := range map[string]bool{":80": false, ":443": true} {
 				var l net.Listener

@@ -10,7 +10,8 @@ import (
 	"weir.dev/weir/e2e/rig"
 )
 
-// TestFirewallOfManyAddresses: a set of 100,000 addresses goes through the manager to the function, and a change of it is in force as the function runs.
+// TestFirewallOfManyAddresses: a set of 100,000 addresses goes through the manager to the function, and a change of it is in force as the function runs, for IPv4
+// and IPv6.
 func TestFirewallOfManyAddresses(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
 	var list strings.Builder
@@ -18,10 +19,7 @@ func TestFirewallOfManyAddresses(t *testing.T) {
 		fmt.Fprintf(&list, " %s", netip.AddrFrom4([4]byte{100, byte(i >> 15), byte(i >> 7), byte(i << 1)}))
 	}
 	document := func(more string) string {
-		return fmt.Sprintf(`endpoints:
-  alice: {netns: %s, interface: eth0, address: 10.9.0.1/24}
-  bob: {netns: %s, interface: eth0, address: 10.9.0.2/24}
-functions:
+		return r.DualEndpoints() + fmt.Sprintf(`functions:
   fw:
     image: firewall
     config:
@@ -31,21 +29,28 @@ functions:
 chains: {only: fw}
 policies:
   all: {from: alice, to: bob, chain: only}
-`, r.Alice(), r.Bob(), more, list.String())
+`, more, list.String())
 	}
 	begin := time.Now()
 	r.MustApply(ctx, t, document(""))
-	rig.Eventually(ctx, t, "alice reaches bob", func() (bool, string) {
-		out, err := r.Run(ctx, r.Alice(), "ping", "-c1", "-W1", rig.BobAddr)
-		return err == nil, out
-	})
+	reaches := func(f family, want bool, what string) {
+		t.Helper()
+		rig.Eventually(ctx, t, f.name+": "+what, func() (bool, string) {
+			out, err := r.Run(ctx, r.Alice(), "ping", "-c1", "-W1", f.bob)
+			return (err == nil) == want, out
+		})
+	}
+	for _, f := range families {
+		reaches(f, true, "alice reaches bob")
+	}
 	t.Logf("in force after %s", time.Since(begin).Round(time.Millisecond))
 	before := started(ctx, t, r, "fw")
-	r.MustApply(ctx, t, document("10.9.0.1"))
-	rig.Eventually(ctx, t, "alice is in the set", func() (bool, string) {
-		out, err := r.Run(ctx, r.Alice(), "ping", "-c1", "-W1", rig.BobAddr)
-		return err != nil, out
-	})
+	r.MustApply(ctx, t, document(ipv4.alice))
+	reaches(ipv4, false, "alice is in the set")
+	reaches(ipv6, true, "alice is not in the set")
+	r.MustApply(ctx, t, document(ipv6.alice))
+	reaches(ipv6, false, "alice is in the set")
+	reaches(ipv4, true, "alice is in the set no more")
 	if after := started(ctx, t, r, "fw"); after.Status.PID != before.Status.PID {
 		t.Errorf("the function was started anew: process %d, then %d", before.Status.PID, after.Status.PID)
 	}

@@ -27,8 +27,7 @@ func TestHTTPIsFilteredInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
-			document := fmt.Sprintf("endpoints:\n  alice: {netns: %s, interface: eth0, address: 10.9.0.1/24, addresses: [\"2001:db8:9::1/64\"]}\n"+
-				"  bob: {netns: %s, interface: eth0, address: 10.9.0.2/24, addresses: [\"2001:db8:9::2/64\"]}\n", r.Alice(), r.Bob()) + example(t, "http-filter")
+			document := r.DualEndpoints() + example(t, "http-filter")
 			r.MustApply(ctx, t, document)
 			site(t, r)
 			for _, addr := range []string{"10.9.0.2", "[2001:db8:9::2]"} {

@@ -9,21 +9,15 @@ import (
 	"weir.dev/weir/e2e/rig"
 )
 
-// both is the endpoints alice and bob with IPv4 and IPv6.
-func both(r *rig.Rig) string {
-	return fmt.Sprintf("endpoints:\n  alice: {netns: %s, interface: eth0, address: 10.9.0.1/24, addresses: [\"2001:db8:9::1/64\"]}\n"+
-		"  bob: {netns: %s, interface: eth0, address: 10.9.0.2/24, addresses: [\"2001:db8:9::2/64\"]}\n", r.Alice(), r.Bob())
-}
-
 // TestABadLineInAChain: the policy of its README between two stations. Echo requests take as long as it says, by IPv4 and IPv6, datagrams that are not chosen
 // do not wait, none is lost, a stream arrives whole and has the rate, and what the seed says is lost is lost, each time.
 func TestABadLineInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
-			document := both(r) + example(t, "impair")
+			document := r.DualEndpoints() + example(t, "impair")
 			r.MustApply(ctx, t, document)
-			for _, addr := range []string{"10.9.0.2", "2001:db8:9::2"} {
+			for _, addr := range []string{ipv4.bob, ipv6.bob} {
 				rig.Eventually(ctx, t, "neighbours are known", func() (bool, string) {
 					out, err := r.Run(ctx, r.Alice(), "ping", "-c", "1", "-W", "1", addr)
 					return err == nil, out
@@ -49,7 +43,7 @@ func TestABadLineInAChain(t *testing.T) {
 			if err != nil || least > 21e6 || rate < 1e6 {
 				t.Errorf("%.3g bit/s down, %.3g in the whole time, %v: want at most 20 Mbit/s", rate, least, err)
 			}
-			lossy := both(r) + "functions:\n  bad-line: {image: impair, config: {seed: %d, up: {loss: 50%%}, match: [udp/7000]}}\nchains: {line: bad-line}\npolicies:\n  worse: {from: alice, to: bob, match: [all], chain: line}\n"
+			lossy := r.DualEndpoints() + "functions:\n  bad-line: {image: impair, config: {seed: %d, up: {loss: 50%%}, match: [udp/7000]}}\nchains: {line: bad-line}\npolicies:\n  worse: {from: alice, to: bob, match: [all], chain: line}\n"
 			var fates [3][]int
 			for i, seed := range []int{3, 3, 4} {
 				if i > 0 { // a new instance counts anew

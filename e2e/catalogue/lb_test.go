@@ -25,7 +25,7 @@ func TestConnectionsAreBalancedInAChain(t *testing.T) {
 			if err := r.Namespace(carol); err != nil {
 				t.Fatal(err)
 			}
-			document := both(r) + "  carol: {netns: " + carol + ", interface: eth0, address: 10.9.0.3/24, addresses: [\"2001:db8:9::3/64\"]}\n" + example(t, "load-balancer")
+			document := r.DualEndpoints() + "  carol: {netns: " + carol + ", interface: eth0, address: 10.9.0.3/24, addresses: [\"2001:db8:9::3/64\"]}\n" + example(t, "load-balancer")
 			r.MustApply(ctx, t, document)
 			stop := map[string]func(){}
 			for _, a := range []string{"10.9.0.2:8080", "[2001:db8:9::2]:8080"} {

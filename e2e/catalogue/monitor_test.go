@@ -2,13 +2,16 @@ package catalogue
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +21,7 @@ import (
 )
 
 // TestFlowsAreReadFromATap: what passes a tap is read as JSON and as IPFIX from a running monitor, through the API; tshark finds the flows in the file. The host's collector
-// gets them, too. It stands in nobody's way.
+// gets them, too. All of it by IPv4 and IPv6, pings and connections. It stands in nobody's way.
 func TestFlowsAreReadFromATap(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
@@ -28,7 +31,7 @@ func TestFlowsAreReadFromATap(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer collector.Close()
-			r.MustApply(ctx, t, r.Endpoints()+`functions:
+			r.MustApply(ctx, t, r.DualEndpoints()+`functions:
   w: {image: wire}
   mon: {image: monitor, config: {idle_s: 2, active_s: 1}}
 chains:
@@ -58,46 +61,82 @@ policies:
 				defer cmd.Wait()         //nolint:errcheck // it is killed
 				defer cmd.Process.Kill() //nolint:errcheck // it may have ended
 			}
-			rig.Eventually(ctx, t, "flows of pings are told", func() (bool, string) {
-				if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.1"); err != nil {
-					t.Fatal(err)
-				}
-				for text := range strings.Lines(read("json")) {
-					var l struct {
-						Proto, Src, Dst string
-						Packets         uint64 `json:"packets"`
+			for _, f := range families {
+				rig.Serve(t, r.Bob(), net.JoinHostPort(f.bob, "7000"), rig.Echo)
+				rig.Eventually(ctx, t, f.name+": flows of pings and of connections are told", func() (bool, string) {
+					if _, err := r.Ping(ctx, r.Alice(), f.bob, 3, "0.1"); err != nil {
+						t.Fatal(f.name, err)
 					}
-					if json.Unmarshal([]byte(text), &l) == nil && l.Proto == "icmp" && l.Src == rig.AliceAddr && l.Dst == rig.BobAddr && l.Packets > 0 {
-						return true, ""
-					}
-				}
-				return false, read("json")
-			})
+					echoed(ctx, t, r, net.JoinHostPort(f.bob, "7000"))
+					return reported(read("json"), f), read("json")
+				})
+			}
 			hear(t, collector)
 			rig.Eventually(ctx, t, "tshark finds them", func() (bool, string) {
 				out, err := r.Run(ctx, "", "tshark", "-nr", filepath.Join(dir, "ipfix"), "-V")
-				return err == nil && strings.Contains(out, "SrcAddr: "+rig.AliceAddr) && strings.Contains(out, "SrcAddr: "+rig.BobAddr) && !strings.Contains(out, "Malformed"), fmt.Sprint(out, err)
+				for _, f := range families {
+					if !strings.Contains(out, "SrcAddr: "+f.alice+"\n") || !strings.Contains(out, "SrcAddr: "+f.bob+"\n") {
+						return false, fmt.Sprint(f.name, out, err)
+					}
+				}
+				return err == nil && !strings.Contains(out, "Malformed"), fmt.Sprint(out, err)
 			})
 		})
 	}
 }
 
-// hear what the collector gets until there are records of both directions between alice and bob: each datagram is one message of IPFIX, the first has the templates.
+// reported: there are reports of pings and of connections to port 7000 from alice to bob.
+func reported(lines string, f family) bool {
+	pings, connections := false, false
+	for text := range strings.Lines(lines) {
+		var l struct {
+			Proto, Src, Dst string
+			Dport           uint16
+			Packets         uint64 `json:"packets"`
+		}
+		if json.Unmarshal([]byte(text), &l) != nil || l.Packets == 0 {
+			continue
+		}
+		pings = pings || f.pinged(l.Proto, l.Src, l.Dst)
+		connections = connections || l.Proto == "tcp" && l.Src == f.alice && l.Dst == f.bob && l.Dport == 7000
+	}
+	return pings && connections
+}
+
+// echoed: a server at bob sends back what alice says.
+func echoed(ctx context.Context, t *testing.T, r *rig.Rig, at string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var c net.Conn
+	if err := netns.Do(r.Alice(), func() (err error) { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", at); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	echo(t, c)
+}
+
+// hear what the collector gets until there are records of both directions between alice and bob, of both families: each datagram is one message of IPFIX, the first has
+// the templates.
 func hear(t *testing.T, collector net.PacketConn) {
 	t.Helper()
-	alice, bob := netip.MustParseAddr(rig.AliceAddr).AsSlice(), netip.MustParseAddr(rig.BobAddr).AsSlice()
-	b, there, back := make([]byte, 65536), false, false
+	wanted := map[string][]byte{} // addresses of a record, as they stand in it
+	for _, f := range families {
+		alice, bob := netip.MustParseAddr(f.alice).AsSlice(), netip.MustParseAddr(f.bob).AsSlice()
+		wanted[f.name+" from alice"], wanted[f.name+" from bob"] = slices.Concat(alice, bob), slices.Concat(bob, alice)
+	}
+	b := make([]byte, 65536)
 	_ = collector.SetReadDeadline(time.Now().Add(20 * time.Second))
-	for first := true; !there || !back; first = false {
+	for first := true; len(wanted) > 0; first = false {
 		n, _, err := collector.ReadFrom(b)
 		if err != nil {
-			t.Fatalf("the collector has heard of flows from alice: %t, from bob: %t: %v", there, back, err)
+			t.Fatalf("the collector has not heard of flows of %v: %v", slices.Sorted(maps.Keys(wanted)), err)
 		}
 		m := b[:n]
 		if n < 20 || n > 1200 || binary.BigEndian.Uint16(m) != 10 || int(binary.BigEndian.Uint16(m[2:])) != n || first && binary.BigEndian.Uint16(m[16:]) != 2 {
 			t.Fatalf("the collector gets % x", m)
 		}
-		there = there || bytes.Contains(m, append(bytes.Clone(alice), bob...))
-		back = back || bytes.Contains(m, append(bytes.Clone(bob), alice...))
+		maps.DeleteFunc(wanted, func(_ string, addresses []byte) bool { return bytes.Contains(m, addresses) })
 	}
 }

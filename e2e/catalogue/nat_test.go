@@ -14,7 +14,7 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// TestNATInAChain: the policy of its README between two stations. The server sees the pool, a port is forwarded, streams are as fast as they may be, and
+// TestNATInAChain: the policy of its README between two stations. The server sees the pool, a port is forwarded, IPv6 passes as it is, streams are as fast as they may be, and
 // a connection outlives a changed configuration.
 func TestNATInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
@@ -24,7 +24,7 @@ func TestNATInAChain(t *testing.T) {
 			if err := r.Namespace(carol); err != nil {
 				t.Fatal(err)
 			}
-			document := r.Endpoints() + "  carol: {netns: " + carol + ", interface: eth0, address: 10.9.0.3/24}\n" + example(t, "nat")
+			document := r.DualEndpoints() + "  carol: {netns: " + carol + ", interface: eth0, address: 10.9.0.3/24}\n" + example(t, "nat")
 			r.MustApply(ctx, t, document)
 			elsewhere, err := rig.Listen(carol, "eth0")
 			if err != nil {
@@ -32,6 +32,7 @@ func TestNATInAChain(t *testing.T) {
 			}
 			defer elsewhere.Close()
 			echoes(t, r.Bob(), "10.9.0.2:7000")
+			echoes(t, r.Bob(), net.JoinHostPort(ipv6.bob, "7000"))
 			echoes(t, r.Alice(), "10.9.0.1:80")
 			out, who := connect(ctx, t, r.Alice(), "10.9.0.2:7000")
 			if !strings.HasPrefix(who, "10.9.0.10") {
@@ -43,6 +44,12 @@ func TestNATInAChain(t *testing.T) {
 			}
 			if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 5, "0.1"); err != nil {
 				t.Errorf("ping: %v", err)
+			}
+			if _, err := r.Ping(ctx, r.Alice(), ipv6.bob, 5, "0.1"); err != nil {
+				t.Errorf("ping by IPv6: %v", err)
+			}
+			if six, who := connect(ctx, t, r.Alice(), net.JoinHostPort(ipv6.bob, "7000")); who != six.LocalAddr().String() {
+				t.Errorf("by IPv6, which is not translated, the server sees %s: want %s", who, six.LocalAddr())
 			}
 			rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1)
 			if err != nil {
@@ -90,7 +97,7 @@ func echoes(t *testing.T, space, addr string) {
 }
 
 func open(ctx context.Context, space, addr string) (c net.Conn, err error) {
-	err = netns.Do(space, func() (err error) { c, err = (&net.Dialer{}).DialContext(ctx, "tcp4", addr); return err })
+	err = netns.Do(space, func() (err error) { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", addr); return err })
 	return c, err
 }
 

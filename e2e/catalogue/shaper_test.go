@@ -10,14 +10,14 @@ import (
 	"weir.dev/weir/e2e/rig"
 )
 
-// TestAShaperInAChain: what its README says, between two stations: each direction has its rate, others than the chain's traffic have none, and a new rate
-// is in force without a packet lost on the way.
+// TestAShaperInAChain: what its README says, between two stations: each direction has its rate, by IPv4 and IPv6, others than the chain's traffic have none, and a
+// new rate is in force without a packet lost on the way.
 func TestAShaperInAChain(t *testing.T) {
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			document := func(up, down string) string {
-				return r.Endpoints() + fmt.Sprintf(`functions:
+				return r.DualEndpoints() + fmt.Sprintf(`functions:
   slow: {image: shaper, config: {up: {rate: %s}, down: {rate: %s}}}
 chains:
   c: slow
@@ -26,8 +26,8 @@ policies:
 `, up, down)
 			}
 			r.MustApply(ctx, t, document("20Mbit", "50Mbit"))
-			within(ctx, t, r, "up", 20e6)
-			within(ctx, t, r, "down", 50e6, "--reverse")
+			within(ctx, t, r, ipv4, "up", 20e6)
+			within(ctx, t, r, ipv6, "down", 50e6, "--reverse")
 			s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 200) // datagrams, which the policy does not select
 			if err != nil {
 				t.Fatal(err)
@@ -36,7 +36,8 @@ policies:
 			if o, err := s.Stop(); err != nil || o.Lost > 0 || o.Received == 0 {
 				t.Errorf("datagrams of others: %+v, %v", o, err)
 			}
-			within(ctx, t, r, "up, changed", 40e6)
+			within(ctx, t, r, ipv6, "up, changed", 40e6)
+			within(ctx, t, r, ipv4, "down, unchanged", 50e6, "--reverse")
 			var f api.Function
 			if err := r.Get(ctx, &f, "function", "slow"); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {
 				t.Errorf("%+v, %v: a full queue looked like a failure", f.Status, err)
@@ -46,11 +47,12 @@ policies:
 }
 
 // within tries whether a stream has the rate, in bits of whole frames.
-func within(ctx context.Context, t *testing.T, r *rig.Rig, what string, want float64, more ...string) {
+func within(ctx context.Context, t *testing.T, r *rig.Rig, f family, what string, want float64, more ...string) {
 	t.Helper()
+	what = f.name + ", " + what
 	var seen []float64
 	for range 4 { // others may have the processors for a while
-		got, least, err := r.Limited(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 3, more...)
+		got, least, err := r.Limited(ctx, r.Alice(), r.Bob(), f.bob, 5201, 3, more...)
 		if err != nil {
 			t.Fatal(err)
 		}

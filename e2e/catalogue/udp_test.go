@@ -19,7 +19,7 @@ func TestDatagramsAreProcessedInAChain(t *testing.T) {
 	for name, x := range map[string]struct{ sw, image string }{"ebpf": {"ebpf", "udp-forward"}, "ovs": {"ovs", "udp-forward"}, "socat": {"ebpf", "udp-forward-socat"}} {
 		t.Run(name, func(t *testing.T) {
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", x.sw}})
-			document := both(r) + strings.Replace(example(t, "udp-forward"), "image: udp-forward", "image: "+x.image, 1)
+			document := r.DualEndpoints() + strings.Replace(example(t, "udp-forward"), "image: udp-forward", "image: "+x.image, 1)
 			r.MustApply(ctx, t, document)
 			arrives := func(at, to, from string) {
 				t.Helper()

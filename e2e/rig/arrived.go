@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -43,7 +44,11 @@ func (r *Rig) Limited(ctx context.Context, from, to, addr string, port, seconds 
 		return 0, 0, err
 	}
 	took := time.Since(begin)
-	const ethernet, headers = 14, 20 + 20 + 12 // IPv4, TCP with time stamps
+	const ethernet = 14
+	headers := 20 + 20 + 12 // IPv4, TCP with time stamps
+	if strings.Contains(addr, ":") {
+		headers += 20 // IPv6
+	}
 	most := max(after[0]-before[0], after[1]-before[1])
 	return bits * float64(mtu+ethernet) / float64(mtu-headers), float64(most) * 8 / took.Seconds(), nil
 }

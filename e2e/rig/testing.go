@@ -11,10 +11,12 @@ import (
 	"weir.dev/weir/netns"
 )
 
-// Stations of the scenarios: alice is 10.9.0.1, bob is 10.9.0.2.
+// Stations of the scenarios: alice is 10.9.0.1, bob is 10.9.0.2. DualEndpoints have addresses of IPv6, too.
 const (
-	AliceAddr = "10.9.0.1"
-	BobAddr   = "10.9.0.2"
+	AliceAddr  = "10.9.0.1"
+	BobAddr    = "10.9.0.2"
+	AliceAddr6 = "2001:db8:9::1"
+	BobAddr6   = "2001:db8:9::2"
 )
 
 // Alice and Bob are the stations' namespaces.
@@ -26,6 +28,13 @@ func (r *Rig) Endpoints() string {
 	return "endpoints:\n" +
 		"  alice: {netns: " + r.Alice() + ", interface: eth0, address: " + AliceAddr + "/24}\n" +
 		"  bob: {netns: " + r.Bob() + ", interface: eth0, address: " + BobAddr + "/24}\n"
+}
+
+// DualEndpoints is Endpoints with IPv6 beside IPv4.
+func (r *Rig) DualEndpoints() string {
+	return "endpoints:\n" +
+		"  alice: {netns: " + r.Alice() + ", interface: eth0, address: " + AliceAddr + "/24, addresses: [\"" + AliceAddr6 + "/64\"]}\n" +
+		"  bob: {netns: " + r.Bob() + ", interface: eth0, address: " + BobAddr + "/24, addresses: [\"" + BobAddr6 + "/64\"]}\n"
 }
 
 // ForTest is a running Weir with both stations' namespaces, taken down at the end of the test. The context bounds the test.
