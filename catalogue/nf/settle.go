@@ -3,8 +3,10 @@ package nf
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -69,6 +71,9 @@ const (
 	sayAgain = 100 * time.Millisecond
 	unsaid   = 1024 // lines that wait
 	redial   = time.Second
+
+	// redialOwed is redial while a reset has to be said: a changed rule holds for settled flows within a second after the platform is back.
+	redialOwed = 100 * time.Millisecond
 
 	// After a SYN, FIN or RST the switch takes no verdict for 0.2 s: one about the time before must be carried out sooner. So it is written within
 	// saidWithin of its frame, behind so few others that the platform, which takes 2,000 a second, has it 16 ms later; and the platform gives it 50 ms.
@@ -356,9 +361,14 @@ func (s *Settler) run(ctx context.Context) {
 			s.converse(ctx, c)
 		}
 		s.forget()
+		wait := redial
+		if s.owed.Load() && !errors.Is(err, fs.ErrNotExist) { // the platform is away: until it hears the reset, settled flows go on by former rules
+			wait = redialOwed
+		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(redial):
+		case <-s.wakes: // a reset, which waits for nothing
+		case <-time.After(wait):
 		}
 	}
 }

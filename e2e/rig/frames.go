@@ -30,8 +30,8 @@ type Capture struct {
 // Frame is one that was seen.
 type Frame struct {
 	Data     []byte
-	Outgoing bool // it left by the interface; else it came in
-	At       time.Time
+	Outgoing bool      // it left by the interface; else it came in
+	At       time.Time // by the kernel, whenever this process was given it
 }
 
 // maxFrames bounds a capture.
@@ -50,6 +50,7 @@ func Listen(space, link string) (*Capture, error) {
 		}
 		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20)
 		_ = unix.SetsockoptInt(c.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		timeout := unix.Timeval{Usec: 50_000}
 		err = errors.Join(unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
 			unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: i.Index}))
@@ -90,7 +91,8 @@ func (c *Capture) receive() {
 		if !ok {
 			continue
 		}
-		f := Frame{Data: withVLAN(slices.Clone(buf[:n]), oob[:oobn]), Outgoing: sender.Pkttype == unix.PACKET_OUTGOING, At: time.Now()}
+		f := described(slices.Clone(buf[:n]), oob[:oobn])
+		f.Outgoing = sender.Pkttype == unix.PACKET_OUTGOING
 		c.mu.Lock()
 		if len(c.frames) < maxFrames {
 			c.frames = append(c.frames, f)
@@ -99,24 +101,27 @@ func (c *Capture) receive() {
 	}
 }
 
-// withVLAN puts a tag back that the kernel had taken out of the frame (tpacket_auxdata in packet(7)).
-func withVLAN(data, oob []byte) []byte {
+// described is a frame with what the kernel says beside it: when it passed (socket(7)), and a tag that the kernel had taken out, which is put back (tpacket_auxdata in packet(7)).
+func described(data, oob []byte) Frame {
+	f := Frame{Data: data, At: time.Now()}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return data
+		return f
 	}
 	for _, m := range messages {
-		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < 20 {
-			continue
-		}
-		status := binary.NativeEndian.Uint32(m.Data)
-		tci, tpid := binary.NativeEndian.Uint16(m.Data[16:]), binary.NativeEndian.Uint16(m.Data[18:])
-		if status&unix.TP_STATUS_VLAN_VALID != 0 && len(data) >= 12 {
-			tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, tpid), tci)
-			return slices.Concat(data[:12], tag, data[12:])
+		switch {
+		case m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16:
+			f.At = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA && len(m.Data) >= 20:
+			status := binary.NativeEndian.Uint32(m.Data)
+			tci, tpid := binary.NativeEndian.Uint16(m.Data[16:]), binary.NativeEndian.Uint16(m.Data[18:])
+			if status&unix.TP_STATUS_VLAN_VALID != 0 && len(data) >= 12 {
+				tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, tpid), tci)
+				f.Data = slices.Concat(data[:12], tag, data[12:])
+			}
 		}
 	}
-	return data
+	return f
 }
 
 // Seen are the frames so far.

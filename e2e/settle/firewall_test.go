@@ -21,6 +21,11 @@ func one(r *rig.Rig, image, config, match string) string {
 		image, config, match)
 }
 
+// dual is a document with a firewall between the stations, which have IPv4 and IPv6.
+func dual(r *rig.Rig, config string) string {
+	return strings.Replace(one(r, "firewall", config, "[all]"), r.Endpoints(), r.DualEndpoints(), 1)
+}
+
 // dial bob's port, where nobody needs to listen.
 func dial(r *rig.Rig, port int) error {
 	return netns.Do(r.Alice(), func() error {
@@ -67,10 +72,10 @@ func (w *talk) passedBy(ctx context.Context, r *rig.Rig, seen []*rig.Capture, na
 }
 
 // The firewall sees the first packets of what it allows, and none after. A rule that forbids it holds at once, in the middle of a flow; so does the same
-// one in a new instance. What it denies is never settled.
+// one in a new instance, by IPv4 and IPv6. What it denies is never settled.
 func TestTheFirewallSettlesWhatItAllows(t *testing.T) {
 	r, ctx := rig.ForTest(t, rig.Options{})
-	r.MustApply(ctx, t, one(r, "firewall", "{allow: [tcp/9000-9009]}", "[all]"))
+	r.MustApply(ctx, t, dual(r, "{allow: [tcp/9000-9009]}"))
 	seen := sniff(t, r, "fn")
 	w := newTalk(t, r, 9000)
 	w.mustSay(1)
@@ -89,16 +94,31 @@ func TestTheFirewallSettlesWhatItAllows(t *testing.T) {
 		t.Error("what the firewall denies is dropped before it: it counts it no more")
 	}
 
-	// A rule in the middle of the flow: the instance goes on.
+	// A rule in the middle of the flow: the instance goes on, and so do other flows.
 	other := newTalk(t, r, 9001)
 	other.passedBy(ctx, r, seen, "fn")
-	r.MustApply(ctx, t, one(r, "firewall", "{allow: [tcp/9001-9009]}", "[all]"))
-	w.silence("a rule that allows it no more")
+	const all = "{allow: [tcp/9000-9009]}"
+	settle := func(port int, address string) *talk {
+		r.MustApply(ctx, t, dual(r, all))
+		w := newTalkBy(t, r, port, address)
+		w.passedBy(ctx, r, seen, "fn")
+		return w
+	}
+	forbid := func(config string, port ...any) time.Time {
+		return inForce(ctx, t, r, "fn", "rules in force", func() { r.MustApply(ctx, t, dual(r, fmt.Sprintf(config, port...))) })
+	}
+	rule{what: "a rule that allows it no more", settle: func(try int) *talk { return settle(9003+try, rig.BobAddr) }, forbid: func(try int) time.Time {
+		return forbid("{allow: [tcp/9000-%d, tcp/%d-9009]}", 9002+try, 9004+try)
+	}}.holds(t, r)
 	other.mustSay(1)
 	other.passedBy(ctx, r, seen, "fn")
-	r.MustApply(ctx, t, one(r, "firewall", "{allow: [tcp/9001-9009], deny: [tcp/9001]}", "[all]"))
-	other.silence("a rule that denies it")
-	r.MustApply(ctx, t, one(r, "firewall", "{allow: [tcp/9000-9009]}", "[all]"))
+	rule{what: "a rule that denies it", settle: func(try int) *talk { return settle(9005+try, rig.BobAddr) }, forbid: func(try int) time.Time {
+		return forbid("{allow: [tcp/9000-9009], deny: [tcp/%d]}", 9005+try)
+	}}.holds(t, r)
+	rule{what: "a rule that denies it, by IPv6", settle: func(try int) *talk { return settle(9007+try, rig.BobAddr6) }, forbid: func(try int) time.Time {
+		return forbid("{allow: [tcp/9000-9009], deny: [tcp/%d]}", 9007+try)
+	}}.holds(t, r)
+	r.MustApply(ctx, t, dual(r, all))
 
 	// A new instance settles the flows that go on, too; they end as others do.
 	w = newTalk(t, r, 9002)

@@ -75,13 +75,29 @@ func TestSuricataSettlesWhatItInspectsNoFurther(t *testing.T) {
 			}
 		}
 	}
-	// A word that a rule drops, in the connection that is not settled.
-	fmt.Fprint(short.c, "an evil-word\n")
-	short.silence("a word in a connection that is not settled")
+	// A word that a rule drops, in a connection that is not settled.
+	rule{what: "a word in a connection that is not settled", settle: func(try int) *talk {
+		if try > 0 {
+			short = newTalk(t, r, 9020)
+			short.mustSay(1)
+		}
+		return short
+	}, forbid: func(int) time.Time {
+		fmt.Fprint(short.c, "an evil-word\n")
+		return time.Now()
+	}}.holds(t, r)
 
 	// Another rule, in the middle of the settled one.
-	r.MustApply(ctx, t, watched(r, `        drop tcp any any -> any any (msg:"all lines"; content:"line "; sid:2;)`+"\n"), "--timeout", "3m")
-	w.silence("a new rule")
+	rule{what: "a new rule", settle: func(try int) *talk {
+		if try > 0 {
+			r.MustApply(ctx, t, watched(r, ""), "--timeout", "3m")
+			w = behindDepth(ctx, t, r, 9021, 9022, 9023, 9024)
+		}
+		return w
+	}, forbid: func(int) time.Time {
+		r.MustApply(ctx, t, watched(r, `        drop tcp any any -> any any (msg:"all lines"; content:"line "; sid:2;)`+"\n"), "--timeout", "3m")
+		return time.Now()
+	}}.holds(t, r)
 
 	// Connections that have passed ids by end as others do.
 	r.MustApply(ctx, t, watched(r, ""), "--timeout", "3m")

@@ -1,6 +1,8 @@
 package settle
 
 import (
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -43,28 +45,29 @@ func TestNATSettlesWhatItTranslatesAndWhatNot(t *testing.T) {
 	of := func(clients string) string {
 		return one(r, "nat", "{pool: [10.9.0.100], clients: ["+clients+"]}", "[all]")
 	}
-	r.MustApply(ctx, t, of("10.9.0.50/32"))
+	others, alice := of("10.9.0.50/32"), of("10.9.0.1/32")
+	r.MustApply(ctx, t, others)
 	seen := sniff(t, r, "fn")
-	w := newTalk(t, r, 9000)
-	w.passedBy(ctx, r, seen, "fn")
-	r.MustApply(ctx, t, of("10.9.0.1/32"))
-	ends := func(w *talk, what string) { // it is another connection for bob then
+	// changes the configuration in the middle of a connection. Bob gets its packets from another address then, and ends it: he knows no such connection.
+	changes := func(what, before, after string, port int, looks func(*talk)) {
 		t.Helper()
-		for begun := time.Now(); w.say(time.Second) == nil; {
-			if time.Since(begun) > prompt {
-				t.Fatalf("%s passes by for %s", what, time.Since(begun))
-			}
+		rule{what: what, resets: true, settle: func(try int) *talk {
+			r.MustApply(ctx, t, before)
+			w := newTalk(t, r, port+try)
+			w.passedBy(ctx, r, seen, "fn")
+			looks(w)
+			return w
+		}, forbid: func(int) time.Time {
+			return inForce(ctx, t, r, "fn", "pool in force", func() { r.MustApply(ctx, t, after) })
+		}}.holds(t, r)
+	}
+	changes("a flow that is translated now", others, alice, 9010, func(*talk) {})
+	changes("a flow that is translated no more", alice, others, 9020, func(w *talk) {
+		if out, err := r.Run(ctx, r.Bob(), "ss", "-Htn", "sport", "=", fmt.Sprintf(":%d", w.c.RemoteAddr().(*net.TCPAddr).Port)); err != nil || !strings.Contains(out, "10.9.0.100:") {
+			t.Errorf("%v: at bob the connection is\n%s\nwant one with an address of the pool", err, out)
 		}
-	}
-	ends(w, "a flow that is translated now")
-	translated := newTalk(t, r, 9001)
-	translated.passedBy(ctx, r, seen, "fn")
-	if out, err := r.Run(ctx, r.Bob(), "ss", "-Htn", "sport", "=", ":9001"); err != nil || !strings.Contains(out, "10.9.0.100:") {
-		t.Errorf("%v: at bob the connection is\n%s\nwant one with an address of the pool", err, out)
-	}
-	r.MustApply(ctx, t, of("10.9.0.50/32"))
-	ends(translated, "a flow that is translated no more")
-	w = newTalk(t, r, 9002)
+	})
+	w := newTalk(t, r, 9002)
 	w.passedBy(ctx, r, seen, "fn")
 	if out, err := r.Weir(ctx, "function", "restart", "fn"); err != nil {
 		t.Fatal(err, out)
@@ -112,9 +115,13 @@ policies:
   p: {from: alice, to: bob, match: [all], chain: c}
 `
 	}
-	r.MustApply(ctx, t, document("tcp"), "--timeout", "3m")
-	w := behind(ctx, t, r, []string{"firewall", "http-filter", "ids", "dns-lb", "nat"}, 9000, 9001, 9002, 9003)
-	w.mustSay(200)
-	r.MustApply(ctx, t, document("udp"), "--timeout", "3m")
-	w.silence("a rule of the firewall")
+	rule{what: "a rule of the firewall", settle: func(try int) *talk {
+		r.MustApply(ctx, t, document("tcp"), "--timeout", "3m")
+		first := 9000 + 10*try
+		w := behind(ctx, t, r, []string{"firewall", "http-filter", "ids", "dns-lb", "nat"}, first, first+1, first+2, first+3)
+		w.mustSay(200)
+		return w
+	}, forbid: func(int) time.Time {
+		return inForce(ctx, t, r, "firewall", "rules in force", func() { r.MustApply(ctx, t, document("udp"), "--timeout", "3m") })
+	}}.holds(t, r)
 }
