@@ -86,6 +86,12 @@ func (o *OnDemand) Verify(ctx context.Context, ref string) (Image, error) {
 	case <-ctx.Done():
 	case <-wait.C:
 	}
+	o.mu.Lock()
+	f := o.failed[ref]
+	o.mu.Unlock()
+	if f.err != nil { // who asks again and again would never hear why
+		return Image{}, fmt.Errorf("%w: apply again in a while; the try before was in vain: %v", p.progress(ref), f.err)
+	}
 	return Image{}, fmt.Errorf("%w: apply again in a while", p.progress(ref))
 }
 

@@ -41,7 +41,10 @@ type RemoteOptions struct {
 	Progress func(done, all int64)
 	Warn     func(text string) // told what is left out of what a registry has about an image; nil: nobody is
 	known    func(Image)       // told what an image is, before its layers are there
+	idle     time.Duration     // for which a registry may say nothing; 0: the constant of this name
 }
+
+func (o RemoteOptions) within() time.Duration { return cmp.Or(o.idle, idle) }
 
 const (
 	pulls      = 3                // blobs at a time
@@ -84,14 +87,14 @@ func checkPath(name string) error {
 func (o RemoteOptions) agent() string { return "weir/" + o.Version }
 
 func (o RemoteOptions) remote(ctx context.Context) []remote.Option {
-	return []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent(o.agent()), remote.WithTransport(base()), remote.WithJobs(pulls)}
+	return []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithUserAgent(o.agent()), remote.WithTransport(o.base()), remote.WithJobs(pulls)}
 }
 
 // base is a transport that does not wait for ever.
-func base() http.RoundTripper {
+func (o RemoteOptions) base() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: dialWithin, KeepAlive: 30 * time.Second}).DialContext
-	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = dialWithin, idle
+	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = min(dialWithin, o.within()), o.within()
 	return t
 }
 
@@ -109,7 +112,7 @@ func (s *Store) Pull(ctx context.Context, ref string, o RemoteOptions) (Image, e
 		err = p.into.add(ctx, ref, func() (v1.Descriptor, error) { return p.fetch(ctx) })
 	}
 	if err != nil {
-		return Image{}, fmt.Errorf("pull %s: %w", ref, explain(err, r))
+		return Image{}, fmt.Errorf("pull %s: %w", ref, explain(ctx, err, r))
 	}
 	return s.Verify(ctx, ref)
 }
@@ -183,7 +186,7 @@ func (p *puller) highest(ctx context.Context) (string, error) {
 const maxTag = 128
 
 // explain what a registry said.
-func explain(err error, r name.Reference) error {
+func explain(ctx context.Context, err error, r name.Reference) error {
 	registry := r.Context().RegistryStr()
 	var said *transport.Error
 	switch {
@@ -193,10 +196,17 @@ func explain(err error, r name.Reference) error {
 		return fmt.Errorf("%w: %w: %s has no %s", ErrNotFound, err, registry, strings.TrimPrefix(r.Name(), registry+"/"))
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w: nobody answers at %s", err, registry)
+	case ctx.Err() == nil && timedOut(err):
+		return fmt.Errorf("%w: %s does not answer in time: see whether it works and can be reached from here", err, registry)
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%w: %s does not speak TLS: --plain-http if that is right", err, registry)
 	}
 	return err
+}
+
+// timedOut tells whether somebody did not answer in time. Where both HTTP and TLS were tried, one of them is enough.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(err.Error(), "TLS handshake timeout")
 }
 
 // puller fetches one image. Make it with where it fetches from, or connect.
@@ -336,7 +346,7 @@ func (p *puller) document(ctx context.Context, path, accept string) (raw []byte,
 }
 
 func (p *puller) once(ctx context.Context, path, accept string) ([]byte, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, idle)
+	ctx, cancel := context.WithTimeout(ctx, p.o.within())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/"+path, nil)
 	if err != nil {
@@ -375,7 +385,7 @@ func mayHelp(err error) bool {
 // much, is left out with a warning.
 func (p *puller) about(ctx context.Context, subjects ...v1.Descriptor) ([]artifact, error) {
 	var all []artifact
-	quiet := &puller{into: p.into, where: p.where, url: p.url, http: p.http, o: RemoteOptions{Reserve: p.o.Reserve}, all: p.all}
+	quiet := &puller{into: p.into, where: p.where, url: p.url, http: p.http, o: RemoteOptions{Reserve: p.o.Reserve, idle: p.o.idle}, all: p.all}
 	seen := map[v1.Hash]bool{}
 	for _, subject := range subjects {
 		if seen[subject.Digest] {
@@ -485,7 +495,7 @@ func (p *puller) connect(ctx context.Context, repo name.Repository) error {
 	if err != nil {
 		return fmt.Errorf("credentials: %w", err)
 	}
-	t, err := transport.NewWithContext(ctx, repo.Registry, who, transport.NewUserAgent(base(), p.o.agent()), []string{repo.Scope(transport.PullScope)})
+	t, err := transport.NewWithContext(ctx, repo.Registry, who, transport.NewUserAgent(p.o.base(), p.o.agent()), []string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		return err
 	}
@@ -647,7 +657,7 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 			p.count(-counted)
 		}
 	}()
-	watch := time.AfterFunc(idle, func() { cancel(fmt.Errorf("%s: not a byte in %s", p.where, idle)) })
+	watch := time.AfterFunc(p.o.within(), func() { cancel(fmt.Errorf("%s: not a byte in %s", p.where, p.o.within())) })
 	defer watch.Stop()
 	if at < d.Size {
 		resp, gerr := p.get(ctx, d, at)
@@ -664,7 +674,7 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 		for {
 			n, rerr := body.Read(buf)
 			if n > 0 {
-				watch.Reset(idle)
+				watch.Reset(p.o.within())
 				if err := p.left(); err != nil {
 					return false, err
 				}

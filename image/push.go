@@ -39,10 +39,10 @@ func (s *Store) Push(ctx context.Context, ref, target string, o RemoteOptions) (
 		options = append(options, remote.WithProgress(updates)) // it closes the channel
 	}
 	if err := remote.Write(r, img, options...); err != nil {
-		return "", fmt.Errorf("push %s to %s: %w", ref, target, explain(err, r))
+		return "", fmt.Errorf("push %s to %s: %w", ref, target, explain(ctx, err, r))
 	}
 	if err := s.pushAbout(ctx, img, r, o); err != nil {
-		return "", fmt.Errorf("push what is about %s to %s: %w", ref, target, explain(err, r))
+		return "", fmt.Errorf("push what is about %s to %s: %w", ref, target, explain(ctx, err, r))
 	}
 	return img.entry.image.Digest, nil
 }

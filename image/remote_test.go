@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -377,6 +378,57 @@ func TestRegistriesThatLie(t *testing.T) {
 		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil {
 			t.Errorf("%q was pulled", ref)
 		}
+	}
+}
+
+// A registry that hangs holds nobody up for ever, wherever it does: the error says who does not answer, and nothing is kept as an image. Where it hangs once, the pull goes on where it was.
+func TestARegistryThatHangs(t *testing.T) {
+	img := bigImage(t, 1, 6<<20)
+	store, layer := with(t, "big:1", img), layersOf(t, img)[0]
+	for name, c := range map[string]struct {
+		hangs func(*http.Request) bool
+		after int // bytes
+		times int
+		want  string // of the error, an expression; "": it is pulled all the same
+	}{
+		"at once":            {func(r *http.Request) bool { return r.URL.Path == "/v2/" }, 0, 100, "does not answer in time: see whether it works"},
+		"at the manifest":    {func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }, 0, 100, "does not answer in time: see whether it works"},
+		"at the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 0, 100, "not a byte in 300ms|does not answer in time"},
+		"in the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 100, "not a byte in 300ms"},
+		"once, in the layer": {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := registryOf(t, store, "")
+			var hung atomic.Int32
+			x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+				if c.hangs(r) && int(hung.Add(1)) <= c.times {
+					if c.after == 0 {
+						<-r.Context().Done()
+						return
+					}
+					w = &cutting{ResponseWriter: w, left: c.after, cut: func() { <-r.Context().Done() }}
+				}
+				good.ServeHTTP(w, r)
+			})
+			to, idle := newStore(t), 300*time.Millisecond
+			if c.want == "" { // a busy machine is not to look like a registry that hangs
+				idle *= 10
+			}
+			_, err := to.Pull(t.Context(), x.host()+"/big:1", RemoteOptions{idle: idle})
+			if (err == nil) != (c.want == "") || err != nil && (!regexp.MustCompile(c.want).MatchString(err.Error()) || !strings.Contains(err.Error(), x.host())) {
+				t.Errorf("%v: want %q", err, c.want)
+			}
+			all, lerr := to.List()
+			if (len(all) == 0) != (c.want != "") || lerr != nil {
+				t.Errorf("%d images are there, %v", len(all), lerr)
+			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			if c.want == "" && (len(x.ranges) != 1 || x.ranges[0] != fmt.Sprintf("bytes=%d-", c.after)) {
+				t.Errorf("ranges that were asked for: %v, want one from byte %d on", x.ranges, c.after)
+			}
+		})
 	}
 }
 
@@ -744,6 +796,18 @@ func TestPullOnDemand(t *testing.T) {
 	}
 	close(hold)
 	waitFor(t, func() bool { _, err := slow.Resolve(ref); return err == nil })
+	hangs := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Remote: RemoteOptions{idle: pullPatience / 10}, Log: slog.New(slog.DiscardHandler)}
+	x.set(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
+	waitFor(t, func() bool {
+		_, err := hangs.Resolve(ref)
+		return err != nil && strings.Contains(err.Error(), "does not answer in time")
+	})
+	hangs.Remote.idle = 2 * pullPatience
+	if _, err := hangs.Verify(t.Context(), ref); !errors.Is(err, ErrPulling) || !strings.Contains(err.Error(), "the try before was in vain") || !strings.Contains(err.Error(), "does not answer in time") {
+		t.Errorf("a registry that hangs, asked again: %v", err)
+	}
+	x.set(nil)
+	waitFor(t, func() bool { hangs.mu.Lock(); defer hangs.mu.Unlock(); return len(hangs.pulls) == 0 })
 	full := &OnDemand{Store: newStore(t), Registries: []string{x.host()}, Log: slog.New(slog.DiscardHandler)}
 	if _, err := full.Pull(t.Context(), ref, RemoteOptions{Reserve: 1 << 60}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("no room: %v", err)
