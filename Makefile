@@ -81,8 +81,9 @@ lint: setup ## gofmt, vet, staticcheck, layering
 	go tool staticcheck ./...
 	go test -count=1 -run TestLayering .
 
-generate: setup $(if $(UI),web/node_modules/.installed) ## regenerate what is generated and committed (BPF objects, OpenAPI and its TypeScript client, docs)
+generate: setup $(if $(UI),web/node_modules/.installed) ## regenerate what is generated and committed (BPF objects, OpenAPI and its TypeScript client, docs, digests of images)
 	go generate ./...
+	go run ./catalogue/build -o build/digests -digests catalogue/digests.txt -update
 
 ui-crowd: root build ## a browser watches 1,000 functions on 100 hollow hosts for ten minutes: memory, frames, the manager's CPU
 	WEIR_UI_CROWD=10m WEIR_UI_CROWD_HOSTS=100 go test -vet off -count 1 -timeout 40m -v -run TestHollowHosts ./e2e/ui

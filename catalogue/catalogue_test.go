@@ -65,8 +65,9 @@ func worldOf(t testing.TB, runtime func(context.Context, instance.Instance) (*ke
 
 var built struct {
 	sync.Once
-	dir string
-	err error
+	dir     string
+	digests map[string]string // by NAME:TAG
+	err     error
 }
 
 func TestMain(m *testing.M) {
@@ -93,6 +94,7 @@ func build() (dir string, err error) {
 	if err != nil || len(recipes) < 4 {
 		return dir, fmt.Errorf("recipes %v: %w", recipes, err)
 	}
+	built.digests = map[string]string{}
 	for _, folder := range recipes {
 		r, err := image.LoadRecipe(folder)
 		if err != nil {
@@ -101,9 +103,11 @@ func build() (dir string, err error) {
 		if r.Debian() {
 			continue
 		}
-		if _, err := r.Build(context.Background(), dir); err != nil {
+		digest, err := r.Build(context.Background(), dir)
+		if err != nil {
 			return dir, err
 		}
+		built.digests[r.Name+":"+r.Tag] = digest
 	}
 	return dir, nil
 }

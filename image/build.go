@@ -151,16 +151,20 @@ func buildGo(ctx context.Context, dir, out string) error {
 	return runCompiler(cmd, "install Go from https://go.dev/dl")
 }
 
-func buildC(ctx context.Context, src, out string) error {
-	var cc string
+// findC is the C compiler that programs are built with.
+func findC() (string, error) {
 	for _, name := range []string{"clang", "gcc", "cc"} {
 		if found, err := exec.LookPath(name); err == nil {
-			cc = found
-			break
+			return found, nil
 		}
 	}
-	if cc == "" {
-		return errors.New("no C compiler found: apt-get install clang")
+	return "", errors.New("no C compiler found: apt-get install clang")
+}
+
+func buildC(ctx context.Context, src, out string) error {
+	cc, err := findC()
+	if err != nil {
+		return err
 	}
 	cmd := exec.CommandContext(ctx, cc, "-Os", "-Wall", "-Wextra", "-Werror", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector",
 		"-fno-asynchronous-unwind-tables", "-fno-pie", "-Wl,--build-id=none", "-Wl,-z,noseparate-code", "-s", "-o", out, filepath.Base(src))
@@ -179,9 +183,11 @@ func runCompiler(cmd *exec.Cmd, remedy string) error {
 	return nil
 }
 
+const busyboxProgram = "/bin/busybox"
+
 // baseLayer holds Debian's static busybox with its applets, the users, and the mount points.
 func baseLayer(ctx context.Context) (builtLayer, error) {
-	const program = "/bin/busybox"
+	const program = busyboxProgram
 	content, err := os.ReadFile(program)
 	if err != nil {
 		return builtLayer{}, fmt.Errorf("%w: apt-get install busybox-static", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/catalogue"
 	"weir.dev/weir/cpuset"
 	"weir.dev/weir/netns"
 )
@@ -35,6 +37,10 @@ var lacks = []struct {
 	}},
 	{"machine lacks KVM", func(string) bool { return !virtualizes() }},
 	{"machine lacks emulated machines", func(string) bool { return virtualizes() }}, // those that it starts have its own processor
+	{"machine lacks the tools of the catalogue's list of digests", func(string) bool { // tests run in a clone
+		hold, err := catalogue.HoldHere(context.Background(), ".")
+		return err == nil && !hold
+	}},
 	{"machine lacks rkt", func(string) bool { _, err := exec.LookPath("rkt"); return errors.Is(err, exec.ErrNotFound) }},
 	{"machine lacks processors: want ", func(rest string) bool {
 		word, _, _ := strings.Cut(rest, " ")
