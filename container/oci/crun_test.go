@@ -27,6 +27,7 @@ func needCrun(t *testing.T) {
 // crun passes what runc passes, on a host with cgroups of both versions, too.
 func TestCrun(t *testing.T) {
 	needCrun(t)
+	t.Parallel()
 	crunKit.Run(t)
 }
 

@@ -28,7 +28,7 @@ var crunKit = suite.Kit{Name: "crun", Together: true, Open: func(ctx context.Con
 	return New(ctx, inst, Options{Options: o, CLI: "crun"})
 }}
 
-func TestEngine(t *testing.T)         { kit.Run(t) }
+func TestEngine(t *testing.T)         { t.Parallel(); kit.Run(t) } // beside TestCrun: both wait more than they work
 func TestChild(t *testing.T)          { kit.Child(t); crunKit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t); crunKit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
