@@ -112,6 +112,8 @@ const (
 	probeFirst    = 20 * time.Millisecond  // for the first probe of a function that starts; it grows up to probeLast
 	probeLast     = time.Second
 	unhealthyFor  = 5 * time.Second        // then it is restarted
+	mostPatience  = time.Minute            // with a process that is started anew again and again
+	maxDoubled    = 4                      // failures that count for it
 	slowFor       = 30 * time.Second       // the same of a virtual machine, whose programs start slowly on an emulated processor
 	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
 	settleSlow    = time.Second            // the same in a virtual machine, where a program comes to listen as much later as its processor is slower

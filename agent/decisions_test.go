@@ -259,6 +259,7 @@ func TestDecisions(t *testing.T) {
 		"a policy is closed until its function is up":        aPolicyIsClosedUntilItsFunctionIsUp,
 		"a function that crashes is started again":           aFunctionThatCrashesIsStartedAgain,
 		"a function that hangs keeps its start":              aFunctionThatHangsKeepsItsStart,
+		"a function that is slow to begin gets more time":    aFunctionThatIsSlowToBeginGetsMoreTime,
 		"a tap in a machine has time to listen":              aTapInAMachineHasTimeToListen,
 		"a planned change moves when it is up":               aPlannedChangeMovesWhenItIsUp,
 		"a function that leaves its chain drains":            aFunctionThatLeavesItsChainDrains,
@@ -390,6 +391,23 @@ func aFunctionThatHangsKeepsItsStart(t *testing.T) {
 	if after.PID != before.PID || !after.Started.Equal(before.Started) {
 		t.Errorf("process %d since %s, was %d since %s", after.PID, after.Started, before.PID, before.Started)
 	}
+}
+
+// A function through which no probe comes is started anew, and has twice the time then.
+func aFunctionThatIsSlowToBeginGetsMoreTime(t *testing.T) {
+	d := newDesk(t, switchfake.Options{})
+	d.sw.Hang("fw", true)
+	d.put("fw", api.FunctionSpec{})
+	var at []time.Time
+	for n := 1; n <= 2; n++ {
+		d.until(fmt.Sprintf("start anew %d", n), func() bool { return d.function("fw").Status.Restarts >= n })
+		at = append(at, time.Now())
+	}
+	if second := at[1].Sub(at[0]); second < 10*time.Second {
+		t.Errorf("the second time after %v: want 10 s, twice as long as the first time", second)
+	}
+	d.sw.Hang("fw", false)
+	d.up("fw")
 }
 
 // A planned change makes the new instance beside the former one. All rules move at once when it is up; if it does not come up, nothing changes.

@@ -25,6 +25,13 @@ func (f *function) quietSince() time.Time {
 	return f.started
 }
 
+// patience is how long a process that runs may be without a probe that comes through, until it is started anew. It doubles with each failure in a row, up to a
+// bound: on a busy machine, or with a configuration that takes long to read, a function would else be ended again and again just before it works.
+func (f *function) patience() time.Duration {
+	d := f.a.silentFor(f.container())
+	return min(d<<min(f.crashes, maxDoubled), max(d, mostPatience))
+}
+
 // probeWaits bounds a probe of a function that is not up. It grows: a frame that was sent before the function listened is lost, and a busy one
 // takes its time.
 func (f *function) probeWaits() time.Duration {
@@ -71,7 +78,7 @@ func (f *function) watchHealth(ctx context.Context, want api.Function, img image
 		f.observe(want, img)
 		return resync, nil
 	}
-	if time.Since(f.quietSince()) > f.a.silentFor(f.container()) && f.have == container.Running {
+	if time.Since(f.quietSince()) > f.patience() && f.have == container.Running {
 		return 0, f.restartUnhealthy(ctx)
 	}
 	f.hangs(ctx)
@@ -165,7 +172,7 @@ func (f *function) observe(want api.Function, img image.Image) {
 }
 
 func (f *function) restartUnhealthy(ctx context.Context) error {
-	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", f.a.silentFor(f.container())), 0)
+	f.event(api.Warning, "FunctionRestarting", fmt.Sprintf("no probe frame came through for %s", f.patience()), 0)
 	if f.died.IsZero() {
 		f.died = time.Now()
 	}

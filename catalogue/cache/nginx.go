@@ -184,6 +184,7 @@ http {
 	tcp_nopush on; # head and body in one segment: else the body waits for the client to acknowledge the head
 	tcp_nodelay on;
 	keepalive_timeout 75s;
+	keepalive_requests 1000000;
 	client_header_timeout 30s;
 	client_body_timeout 60s;
 	send_timeout 60s;

@@ -335,16 +335,6 @@ func removeGroup(ctx context.Context, dir string) error {
 	}
 }
 
-// makeCgroupRoots makes the instance's groups, in which an engine makes those of containers: as long as they are there, no other instance removes the group of all.
-func (h *Home) makeCgroupRoots() error {
-	for _, t := range h.cgroups {
-		if err := t.make(h.CgroupPath("")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // removeCgroupRoots removes the instance's groups, and the group of all instances when it was the last.
 func (h *Home) removeCgroupRoots() error {
 	for _, t := range h.cgroups {

@@ -258,7 +258,7 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 			return err
 		}
 	}
-	if err := errors.Join(r.makeDirs(), r.makeCgroupRoots()); err != nil { // Destroy removes them
+	if err := r.makeDirs(); err != nil { // Destroy removes them
 		return err
 	}
 	r.mu.Lock()

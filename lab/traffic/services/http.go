@@ -97,8 +97,9 @@ func (o HTTPOptions) serve() (end func() (asked uint64, err error), err error) {
 
 // connection of a client.
 type connection struct {
-	c net.Conn
-	r *bufio.Reader
+	c    net.Conn
+	r    *bufio.Reader
+	over bool // the other side ends it with the last answer
 }
 
 func (o HTTPOptions) dial(ctx context.Context) (c connection, err error) {
@@ -121,7 +122,7 @@ func (o HTTPOptions) dial(ctx context.Context) (c connection, err error) {
 }
 
 // get a path: the status and how long the content is.
-func (c connection) get(path string) (status, length int, err error) {
+func (c *connection) get(path string) (status, length int, err error) {
 	if err := c.c.SetDeadline(time.Now().Add(answersIn)); err != nil {
 		return 0, 0, err
 	}
@@ -133,6 +134,7 @@ func (c connection) get(path string) (status, length int, err error) {
 		return 0, 0, err
 	}
 	defer a.Body.Close()
+	c.over = a.Close
 	n, err := io.Copy(io.Discard, a.Body)
 	return a.StatusCode, int(n), err
 }
@@ -163,7 +165,7 @@ func (o HTTPOptions) ask(ctx context.Context) (Result, error) {
 		if all[i], err = o.dial(ctx); err != nil {
 			return Result{}, err
 		}
-		if err := o.once(all[i]); err != nil {
+		if err := o.once(ctx, &all[i]); err != nil {
 			return Result{}, err
 		}
 	}
@@ -171,10 +173,10 @@ func (o HTTPOptions) ask(ctx context.Context) (Result, error) {
 	begin := time.Now()
 	end := begin.Add(o.Duration)
 	var g errgroup.Group
-	for i, c := range all {
+	for i := range all {
 		g.Go(func() error {
 			for at := time.Now(); at.Before(end) && ctx.Err() == nil; {
-				if err := o.once(c); err != nil {
+				if err := o.once(ctx, &all[i]); err != nil {
 					return err
 				}
 				now := time.Now()
@@ -188,10 +190,15 @@ func (o HTTPOptions) ask(ctx context.Context) (Result, error) {
 	return sum(loops, time.Since(begin)), err
 }
 
-func (o HTTPOptions) once(c connection) error {
+// once asks, and begins another connection where the server ends this one: most do after so many answers.
+func (o HTTPOptions) once(ctx context.Context, c *connection) error {
 	status, n, err := c.get(allowed)
 	if err == nil && (status != http.StatusOK || n != o.Body) {
 		err = fmt.Errorf("status %d, %d bytes: want 200, %d", status, n, o.Body)
+	}
+	if err == nil && c.over {
+		_ = c.c.Close() // it is over
+		*c, err = o.dial(ctx)
 	}
 	return err
 }
