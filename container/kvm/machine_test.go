@@ -96,12 +96,11 @@ i=0; while [ $i -lt 40 ]; do busybox sleep 100 & i=$((i+1)); done 2>/dev/null`)
 	})
 }
 
-// A function raises events at a socket that its agent has made, and makes anew.
-func TestSocketsOfMounts(t *testing.T) {
-	t.Parallel()
-	r, spec := fresh(t)
+// withSocket is a container "a" to be, with a directory of ours mounted in which there may be a socket at path. It has TestInMachine as its program "probe".
+func withSocket(t *testing.T, name string) (r *Runtime, spec container.Spec, path string) {
+	t.Helper()
+	r, spec = fresh(t)
 	dir := t.TempDir()
-	path := filepath.Join(dir, "events.sock")
 	spec.Mounts = []container.Mount{{Source: dir, Target: "/run/weir", ReadOnly: true}}
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
@@ -110,7 +109,14 @@ func TestSocketsOfMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.ID, spec.Args, spec.Env = "a", waiting, []string{"WEIR_IN_MACHINE=/run/weir/events.sock"}
+	spec.ID, spec.Args, spec.Env = "a", waiting, []string{"WEIR_IN_MACHINE=/run/weir/" + name}
+	return r, spec, filepath.Join(dir, name)
+}
+
+// A function raises events at a socket that its agent has made, and makes anew.
+func TestSocketsOfMounts(t *testing.T) {
+	t.Parallel()
+	r, spec, path := withSocket(t, "events.sock")
 	if err := r.Run(t.Context(), spec); err != nil { // the socket comes later
 		t.Fatal(err)
 	}
@@ -141,18 +147,7 @@ func TestSocketsOfMounts(t *testing.T) {
 // A function exports datagrams to a socket that its agent has made, and makes anew: each arrives whole, in order.
 func TestDatagramsOfAMachine(t *testing.T) {
 	t.Parallel()
-	r, spec := fresh(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "ipfix.sock")
-	spec.Mounts = []container.Mount{{Source: dir, Target: "/run/weir", ReadOnly: true}}
-	self, err := os.ReadFile("/proc/self/exe")
-	if err == nil {
-		err = os.WriteFile(filepath.Join(spec.Rootfs, "bin", "probe"), self, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec.ID, spec.Args, spec.Env = "a", waiting, []string{"WEIR_IN_MACHINE=/run/weir/ipfix.sock"}
+	r, spec, path := withSocket(t, "ipfix.sock")
 	listen := func() *net.UnixConn {
 		t.Helper()
 		c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -220,36 +220,22 @@ func (h *byHand) proxied() error {
 	return h.bridge(toolAddress)
 }
 
-// handFilter is nginx with a worker for each processor that passes requests on to the second station, but for the hosts and paths that the function
-// http-filter forbids.
+// handFilter is nginx that passes requests on to the second station, but for the hosts and paths that the function http-filter forbids.
 func handFilter(_ context.Context, h *byHand) error {
-	if err := h.proxied(); err != nil {
-		return err
-	}
-	conf, err := h.write("nginx.conf", fmt.Sprintf(`daemon off; master_process on; user root; worker_processes auto; pid %[1]s/nginx.pid; error_log stderr error;
-events { worker_connections 1024; }
-http {
-  access_log off;
-  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
-  server_names_hash_bucket_size 64;
-  keepalive_requests 1000000000; keepalive_timeout 1h; sendfile on; tcp_nodelay on;
-  upstream servers { server %[2]s:80; keepalive 64; keepalive_requests 1000000000; keepalive_timeout 1h; }
-  server { listen %[3]s:80; server_name %[4]s; return 403; }
-  server {
-    listen %[3]s:80 default_server;
-    location / { proxy_pass http://servers; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host; }
-    %[5]s
-  }
-}
-`, h.inst.Run, targetAddress.Addr(), toolAddress.Addr(), strings.Join(numbered("forbidden%d.example"), " "), strings.Join(numbered("location ^~ /forbidden-%d/ { return 403; }"), "\n    ")))
-	if err != nil {
-		return err
-	}
-	return h.serve("nginx", "-p", h.inst.Run, "-c", conf, "-e", "stderr")
+	return h.nginx(fmt.Sprintf(`server_names_hash_bucket_size 64;
+  server { listen %[1]s:80; server_name %[2]s; return 403; }`, toolAddress.Addr(), strings.Join(numbered("forbidden%d.example"), " ")),
+		"", strings.Join(numbered("location ^~ /forbidden-%d/ { return 403; }"), "\n    "))
 }
 
-// handCache is nginx with a worker for each processor that answers what the second station has answered before.
+// handCache is nginx that answers what the second station has answered before.
 func handCache(_ context.Context, h *byHand) error {
+	return h.nginx(fmt.Sprintf("tcp_nopush on; proxy_cache_path %s/cache keys_zone=kept:1m max_size=%dm use_temp_path=off;", h.inst.Run, cachedMB),
+		"proxy_cache kept; proxy_cache_lock on;", "")
+}
+
+// nginx with a worker for each processor, between the stations: connections stay, and requests go on to the second station. all, location and server are what
+// else stands in its blocks http, location / and server.
+func (h *byHand) nginx(all, location, server string) error {
 	if err := h.proxied(); err != nil {
 		return err
 	}
@@ -258,18 +244,16 @@ events { worker_connections 1024; }
 http {
   access_log off;
   client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
-  keepalive_requests 1000000000; keepalive_timeout 1h; sendfile on; tcp_nopush on; tcp_nodelay on;
-  proxy_cache_path %[1]s/cache keys_zone=kept:1m max_size=%[4]dm use_temp_path=off;
+  keepalive_requests 1000000000; keepalive_timeout 1h; sendfile on; tcp_nodelay on;
   upstream servers { server %[2]s:80; keepalive 64; keepalive_requests 1000000000; keepalive_timeout 1h; }
+  %[4]s
   server {
     listen %[3]s:80 default_server;
-    location / {
-      proxy_pass http://servers; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-      proxy_cache kept; proxy_cache_lock on;
-    }
+    location / { proxy_pass http://servers; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host; %[5]s }
+    %[6]s
   }
 }
-`, h.inst.Run, targetAddress.Addr(), toolAddress.Addr(), cachedMB))
+`, h.inst.Run, targetAddress.Addr(), toolAddress.Addr(), all, location, server))
 	if err != nil {
 		return err
 	}
