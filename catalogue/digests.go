@@ -2,8 +2,10 @@ package catalogue
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,13 +67,7 @@ func (d Digests) Write(file string) error {
 	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
-func (d Digests) names() (all []string) {
-	for name := range d.Images {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
+func (d Digests) names() []string { return slices.Sorted(maps.Keys(d.Images)) }
 
 // OtherTools are those of a list that this machine has otherwise, or not: "Go go1.26.8 GOAMD64=v1, here Go go1.27.0 GOAMD64=v1".
 func (d Digests) OtherTools(here []string) (other []string) {
@@ -92,25 +88,14 @@ func (d Digests) OtherTools(here []string) (other []string) {
 
 // Differ are the images that two lists have otherwise, with both digests.
 func (d Digests) Differ(built Digests) (all []string) {
-	both := Digests{Images: map[string]string{}}
-	for _, images := range []map[string]string{d.Images, built.Images} {
-		for name := range images {
-			both.Images[name] = ""
-		}
-	}
+	both := Digests{Images: maps.Clone(d.Images)}
+	maps.Copy(both.Images, built.Images)
 	for _, name := range both.names() {
 		if listed, mine := d.Images[name], built.Images[name]; listed != mine {
-			all = append(all, fmt.Sprintf("%s: %s is listed, %s was built", name, orNone(listed), orNone(mine)))
+			all = append(all, fmt.Sprintf("%s: %s is listed, %s was built", name, cmp.Or(listed, "none"), cmp.Or(mine, "none")))
 		}
 	}
 	return all
-}
-
-func orNone(digest string) string {
-	if digest == "" {
-		return "none"
-	}
-	return digest
 }
 
 // HoldHere tells whether the list in a clone of the repository holds for this machine.

@@ -187,29 +187,28 @@ const busyboxProgram = "/bin/busybox"
 
 // baseLayer holds Debian's static busybox with its applets, the users, and the mount points.
 func baseLayer(ctx context.Context) (builtLayer, error) {
-	const program = busyboxProgram
-	content, err := os.ReadFile(program)
+	content, err := os.ReadFile(busyboxProgram)
 	if err != nil {
 		return builtLayer{}, fmt.Errorf("%w: apt-get install busybox-static", err)
 	}
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
-		return builtLayer{}, fmt.Errorf("%s: %w", program, err)
+		return builtLayer{}, fmt.Errorf("%s: %w", busyboxProgram, err)
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return builtLayer{}, fmt.Errorf("%s is not static: apt-get install busybox-static", program)
+			return builtLayer{}, fmt.Errorf("%s is not static: apt-get install busybox-static", busyboxProgram)
 		}
 	}
-	list, err := exec.CommandContext(ctx, program, "--list").Output()
+	list, err := exec.CommandContext(ctx, busyboxProgram, "--list").Output()
 	if err != nil {
-		return builtLayer{}, fmt.Errorf("%s --list: %w", program, err)
+		return builtLayer{}, fmt.Errorf("%s --list: %w", busyboxProgram, err)
 	}
 	b := newLayer("weir image build base")
 	for _, d := range []string{"/proc", "/dev", "/sys", "/run", "/tmp", "/etc/weir", "/root"} {
 		b.dir(d)
 	}
-	b.file(program, 0o755, content)
+	b.file(busyboxProgram, 0o755, content)
 	applets := strings.Fields(string(list))
 	slices.Sort(applets)
 	for _, a := range applets {
