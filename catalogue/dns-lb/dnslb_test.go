@@ -263,15 +263,22 @@ func checksumOf(header []byte) []byte {
 	return binary.BigEndian.AppendUint16(nil, headerChecksum(header))
 }
 
-// A million frames that were a query, an answer or TCP until somebody changed bytes: nothing crashes, every answer is one to what was asked, no query
-// for an own name and no answer for one passes, and memory is bounded.
-func TestAMillionFrames(t *testing.T) {
-	cfg, err := parseConfig([]byte(own))
+// balancerOf a configuration, without ports.
+func balancerOf(t *testing.T, config string) *balancer {
+	t.Helper()
+	cfg, err := parseConfig([]byte(config))
 	must(t, err)
 	b := &balancer{}
 	b.zone.Store(newZone(cfg, nil))
 	b.proxy, err = newProxy(&b.zone, &b.count, func(nf.Dir, []byte) {})
 	must(t, err)
+	return b
+}
+
+// A million frames that were a query, an answer or TCP until somebody changed bytes: nothing crashes, every answer is one to what was asked, no query
+// for an own name and no answer for one passes, and memory is bounded.
+func TestAMillionFrames(t *testing.T) {
+	b := balancerOf(t, own)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { b.proxy.run(ctx); close(ended) }()

@@ -95,12 +95,7 @@ func jumbo(f []byte) []byte {
 
 // What hides an answer for an own name from this function, and not from all receivers, does not reach a client.
 func TestHiddenAnswers(t *testing.T) {
-	cfg, err := parseConfig([]byte(own))
-	must(t, err)
-	b := &balancer{}
-	b.zone.Store(newZone(cfg, nil))
-	b.proxy, err = newProxy(&b.zone, &b.count, func(nf.Dir, []byte) {})
-	must(t, err)
+	b := balancerOf(t, own)
 	response := func(m *dns.Msg) { m.Response = true }
 	answer := func(name string, v6 bool) []byte {
 		return fromServer(datagram(t, ask(name, dns.TypeA, response), v6), v6)
