@@ -58,6 +58,13 @@ func (f Frames) Values() map[string]float64 {
 	return v
 }
 
+// over tells whether the frames so far show that a trial that may lose less than most frames, or none, will not verify: it may end then. A trial that may
+// not count since the machine stalls goes on.
+func (f Frames) over(most float64) bool {
+	v := f.Values()
+	return v[ValueLost] > 0 && v[ValueLost] >= most && v[ValueStalled] <= MostStalled
+}
+
 // missing are the frames that were sent and did not arrive, whatever Lost says.
 func (f Frames) missing() uint64 { return f.Sent - min(f.Unique, f.Sent) }
 

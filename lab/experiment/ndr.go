@@ -229,6 +229,17 @@ func (n Next) delayed() int {
 	return 0
 }
 
+// most is how many frames a step that verifies a load may not lose any more, beside stalls; 0: not one. It ends when it has lost them: see Frames.over.
+func (n Next) most() (frames float64, verifies bool) {
+	switch n.What {
+	case StepNDR, StepTryNDR:
+		return 0, true
+	case StepPDR, StepTryPDR:
+		return PDRLoss * n.Load * n.Length.Seconds(), true
+	}
+	return 0, false
+}
+
 // goals of the search: NDR, PDR.
 func (c *ndrCourse) goals() []search.Goal {
 	goal := search.Goal{Exceed: exceedRatio, Trial: c.length, Sum: trialsOfSum * c.length, Width: SearchWidth, First: c.length / firstTrials}

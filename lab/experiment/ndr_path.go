@@ -308,11 +308,19 @@ func (p *ndrPath) send(ctx context.Context, g traffic.Traced, n Next, spec traff
 		return n.outcome(c), nil
 	}
 	spec.CatchUp = traffic.StallCatchUp
-	c, stalls, err := traffic.SendWatched(ctx, g, spec, p.x.watch)
+	var enough func(c traffic.Count) bool
+	if most, verifies := n.most(); verifies {
+		enough = func(c traffic.Count) bool { return framesOf(c, traffic.Stalls{}, shared).over(most) }
+	}
+	c, stalls, err := traffic.SendWatched(ctx, g, spec, p.x.watch, enough)
+	if errors.Is(err, traffic.ErrCut) {
+		return Measurement{Void: err.Error()}, nil
+	}
 	if err != nil {
 		return m, err
 	}
 	m = n.outcome(c)
+	m.Sending = c.Took
 	f := framesOf(c, stalls, shared)
 	maps.Copy(m.Values, f.Values())
 	m.Raw = f

@@ -2,8 +2,11 @@ package traffic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Stall is a time on CLOCK_MONOTONIC in which a CPU did not run or, with Thread, in which the sender did not have the CPU.
@@ -85,17 +88,36 @@ type Traced interface {
 	Missing(spans []Span) (Stalled, error)
 }
 
-// Watch sees stalls. Begin forgets all before; a thread that is not 0 has the CPU for itself. Read gives those before the end of a run.
+// Cutter is a generator whose paced run can end early.
+type Cutter interface {
+	Traced
+	// Cut makes the run that goes on one of a shorter duration, which is over in a moment. Window and Missing may be called meanwhile.
+	Cut() error
+}
+
+// Watch sees stalls. Begin forgets all before; a thread that is not 0 has the CPU for itself. Read gives those before the end of a run, and Peek those
+// that have ended so far in a run that goes on.
 type Watch interface {
 	Begin(thread, cpu int) error
+	Peek() (Stalls, error)
 	Read(end time.Duration) (Stalls, error)
 }
 
-// SendWatched makes one paced run of a generator, and counts apart what is missing near stalls.
-func SendWatched(ctx context.Context, g Traced, s Spec, w Watch) (c Count, stalls Stalls, err error) {
+// ErrCut is a run that was ended early, and whose counts are then not enough to end it.
+var ErrCut = errors.New("the run was ended early for frames that are not missing")
+
+// SendWatched makes one paced run of a generator, and counts apart what is missing near stalls. If enough is not nil and the generator is a Cutter, the run ends
+// once enough says so of its frames so far: of the count it is given it may use Intended (those that were due), Sent, Skipped, Lost and Stalled.
+func SendWatched(ctx context.Context, g Traced, s Spec, w Watch, enough func(Count) bool) (c Count, stalls Stalls, err error) {
 	g.OnThread(w.Begin)
 	defer g.OnThread(nil)
-	if c, err = Send(ctx, g, s); err != nil {
+	early := func() (bool, error) { return false, nil }
+	if x, ok := g.(Cutter); ok && enough != nil {
+		early = lookOut(x, s, w, enough)
+	}
+	c, err = Send(ctx, g, s)
+	cut, lookErr := early()
+	if err = errors.Join(err, lookErr); err != nil {
 		return c, stalls, err
 	}
 	begin, end := g.Window()
@@ -108,5 +130,98 @@ func SendWatched(ctx context.Context, g Traced, s Spec, w Watch) (c Count, stall
 	if c.Stalled, err = g.Missing(stalls.Spans(s.Rate)); err != nil {
 		return c, stalls, fmt.Errorf("frames that were due near stalls: %w", err)
 	}
+	if cut && !enough(c) {
+		return c, stalls, ErrCut
+	}
 	return c, stalls, nil
+}
+
+// How a run is looked at while it goes on: how often, and how long after a frame was due its fate is known, with the stalls before it. A look reads two
+// bits of each frame that was due since the last one: some ten microseconds for a million frames a second.
+const (
+	lookEach = time.Second
+	settled  = 200 * time.Millisecond
+)
+
+// lookOut looks at a run that begins, and cuts it. The function that it gives ends that, and tells whether it was cut.
+func lookOut(g Cutter, s Spec, w Watch, enough func(Count) bool) (end func() (cut bool, err error)) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	var cut bool
+	var err error
+	go func() {
+		defer close(ended)
+		again := time.NewTicker(lookEach)
+		defer again.Stop()
+		var sum Count
+		var from time.Duration
+		for {
+			select {
+			case <-over:
+				return
+			case <-again.C:
+			}
+			var until time.Duration
+			if until, err = look(g, s, w, from, &sum); err != nil {
+				return
+			}
+			if from = until; enough(sum) {
+				cut, err = true, g.Cut()
+				return
+			}
+		}
+	}()
+	return func() (bool, error) { close(over); <-ended; return cut, err }
+}
+
+// look adds the frames that were due since from to a sum, and tells until when it did.
+func look(g Cutter, s Spec, w Watch, from time.Duration, sum *Count) (until time.Duration, err error) {
+	begin, end := g.Window()
+	if end == 0 { // it has not begun
+		return from, nil
+	}
+	now, err := Monotonic()
+	if err != nil {
+		return from, err
+	}
+	from, until = max(from, begin), min(now, end)-After(s.Rate)-settled
+	if until <= from {
+		return from, nil
+	}
+	stalls, err := w.Peek()
+	if err != nil {
+		return from, err
+	}
+	all, err := g.Missing([]Span{{from, until}})
+	if err != nil {
+		return from, err
+	}
+	var spans []Span
+	if stalls.Unlisted > 0 { // as if all were near one
+		spans = []Span{{from, until}}
+	} else {
+		for _, x := range stalls.Spans(s.Rate) {
+			if x = (Span{max(x.Begin, from), min(x.End, until)}); x.Begin < x.End {
+				spans = append(spans, x)
+			}
+		}
+	}
+	near, err := g.Missing(spans)
+	sum.Intended += all.Due
+	sum.Sent += all.Due - all.Skipped
+	sum.Skipped += all.Skipped
+	sum.Lost += all.Lost
+	sum.Unique = sum.Sent - sum.Lost
+	sum.Stalled.Due += near.Due
+	sum.Stalled.Lost += near.Lost
+	sum.Stalled.Skipped += near.Skipped
+	return until, err
+}
+
+// Monotonic is the clock of frames and stalls.
+func Monotonic() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, fmt.Errorf("clock: %w", err)
+	}
+	return time.Duration(ts.Nano()), nil
 }

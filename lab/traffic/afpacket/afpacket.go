@@ -112,14 +112,14 @@ func (g *Generator) Start(ctx context.Context, at time.Time) error {
 			return err
 		}
 	}
-	start, err := xdp.Monotonic()
+	start, err := traffic.Monotonic()
 	if err != nil {
 		return err
 	}
 	g.began, g.took = start, g.spec.Duration
 	next := uint64(0) // sequence number
 	for ctx.Err() == nil {
-		now, err := xdp.Monotonic()
+		now, err := traffic.Monotonic()
 		if err != nil {
 			return err
 		}
@@ -189,7 +189,10 @@ func (g *Generator) Window() (begin, end time.Duration) { return g.began, g.bega
 
 // Missing implements traffic.Traced.
 func (g *Generator) Missing(spans []traffic.Span) (traffic.Stalled, error) {
-	return g.Sink.Missing(g.began, g.departed, spans)
+	departed := func(first, end uint64) ([]uint64, error) {
+		return g.departed[first/64 : max((end+63)/64, first/64)], nil
+	}
+	return g.Sink.Missing(g.began, departed, spans)
 }
 
 // Close ends the socket and the sink.

@@ -3,6 +3,7 @@ package stall
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -107,15 +108,23 @@ func (w *Watch) Begin(thread, cpu int) error {
 // Read ends the ticks and gives the stalls since Begin that began before end, those of both CPUs in the order in which they began. A thread that is
 // away since end or later is not missed: it is done.
 func (w *Watch) Read(end time.Duration) (traffic.Stalls, error) {
-	var all traffic.Stalls
+	for i, c := range w.cpus {
+		err := errors.Join(unix.IoctlSetInt(w.events[i], unix.PERF_EVENT_IOC_DISABLE, 0), w.awake[i].signal(unix.SIGSTOP))
+		if err != nil {
+			return traffic.Stalls{}, fmt.Errorf("end the watch over CPU %d: %w", c, err)
+		}
+	}
+	return w.stalls(end)
+}
+
+// Peek gives the stalls since Begin that are over. The ticks go on.
+func (w *Watch) Peek() (traffic.Stalls, error) { return w.stalls(math.MaxInt64) }
+
+// stalls that began before end. Where that is still to come, nothing is known of a stall that has not ended.
+func (w *Watch) stalls(end time.Duration) (all traffic.Stalls, err error) {
 	for i, c := range w.cpus {
 		var v stallWatch
-		err := unix.IoctlSetInt(w.events[i], unix.PERF_EVENT_IOC_DISABLE, 0)
-		if err == nil {
-			err = w.maps.Watches.Lookup(uint32(i), &v)
-		}
-		err = errors.Join(err, w.awake[i].signal(unix.SIGSTOP))
-		if err != nil {
+		if err := w.maps.Watches.Lookup(uint32(i), &v); err != nil {
 			return all, fmt.Errorf("read the watch over CPU %d: %w", c, err)
 		}
 		if v.Ticks == 0 {
@@ -128,7 +137,7 @@ func (w *Watch) Read(end time.Duration) (traffic.Stalls, error) {
 				all.List = append(all.List, x)
 			}
 		}
-		if since := time.Duration(v.Away); since != 0 && since < end { // it has not come back
+		if since := time.Duration(v.Away); since != 0 && since < end && end != math.MaxInt64 { // it has not come back
 			all.List = append(all.List, traffic.Stall{CPU: c, Begin: since - Period, End: max(end, time.Duration(v.Last)), Thread: true})
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"net"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/lab/traffic"
 	"weir.dev/weir/netns"
@@ -136,15 +136,6 @@ func (s *Sink) Frame(b []byte, seq uint32, now time.Duration) int {
 	return n
 }
 
-// Monotonic is the clock of the frames.
-func Monotonic() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0, fmt.Errorf("clock: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
-}
-
 func (s *Sink) putPlan() error { return s.maps.Config.Put(uint32(0), &s.plan) }
 
 func (s *Sink) clear() error {
@@ -179,14 +170,15 @@ func zero(m *ebpf.Map, frames uint64) error {
 // bytesOf so many frames, a bit each, in whole words.
 func bytesOf(frames uint64) int64 { return int64((frames + 63) / 64 * 8) }
 
-// words are the bits of so many frames.
-func words(m *ebpf.Map, frames uint64) ([]uint64, error) {
+// words are the bits of the frames from one to another: those of the word that the first is in, and the words behind.
+func words(m *ebpf.Map, first, end uint64) ([]uint64, error) {
 	memory, err := m.Memory()
 	if err != nil {
 		return nil, err
 	}
-	raw := make([]byte, bytesOf(frames))
-	if _, err := memory.ReadAt(raw, 0); err != nil {
+	at := int64(first / 64 * 8)
+	raw := make([]byte, max(bytesOf(end)-at, 0))
+	if _, err := memory.ReadAt(raw, at); err != nil {
 		return nil, err
 	}
 	out := make([]uint64, len(raw)/8)
@@ -196,35 +188,47 @@ func words(m *ebpf.Map, frames uint64) ([]uint64, error) {
 	return out, nil
 }
 
-// Missing counts what is missing of a paced run that began at a time, of the frames that were due in the spans. departed has a bit for each frame
-// that left.
-func (s *Sink) Missing(began time.Duration, departed []uint64, spans []traffic.Span) (out traffic.Stalled, err error) {
+// Missing counts what is missing of a paced run that began at a time, of the frames that were due in the spans. departed gives a bit for each frame that
+// left, of those from one to another: of the word that the first is in, and of the words behind.
+func (s *Sink) Missing(began time.Duration, departed func(first, end uint64) ([]uint64, error), spans []traffic.Span) (out traffic.Stalled, err error) {
 	if s.plan.Rate == 0 {
 		return out, errors.New("a run without a rate: no frame was due at a time")
 	}
 	if len(spans) == 0 {
 		return out, nil
 	}
-	arrived, err := words(s.maps.Seen, s.plan.Limit)
-	if err != nil {
-		return out, err
-	}
 	for _, span := range spans {
 		first, end := s.dueSince(span.Begin-began), s.dueSince(span.End-began)
-		for i := first; i < end; i++ {
-			word, bit := i/64, uint64(1)<<(i%64)
-			out.Due++
-			switch {
-			case word < uint64(len(departed)) && departed[word]&bit != 0:
-				if arrived[word]&bit == 0 {
-					out.Lost++
-				}
-			default:
-				out.Skipped++
-			}
+		arrived, err := words(s.maps.Seen, first, end)
+		if err != nil {
+			return out, err
 		}
+		left, err := departed(first, end)
+		if err != nil {
+			return out, err
+		}
+		n := missing(first, end, left, arrived)
+		out.Due, out.Lost, out.Skipped = out.Due+n.Due, out.Lost+n.Lost, out.Skipped+n.Skipped
 	}
 	return out, nil
+}
+
+// missing of the frames from one to another, by words of bits that begin with the word of the first. A loop over frames would take milliseconds of a CPU
+// that the path needs.
+func missing(first, end uint64, left, arrived []uint64) (out traffic.Stalled) {
+	for i := range left {
+		due := ^uint64(0)
+		if i == 0 {
+			due <<= first % 64
+		}
+		if i == len(left)-1 && end%64 != 0 {
+			due &= 1<<(end%64) - 1
+		}
+		out.Due += uint64(bits.OnesCount64(due))
+		out.Skipped += uint64(bits.OnesCount64(due &^ left[i]))
+		out.Lost += uint64(bits.OnesCount64(due & left[i] &^ arrived[i]))
+	}
+	return out
 }
 
 // dueSince is the first frame that is due at a time of the run or later.

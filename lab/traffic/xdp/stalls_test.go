@@ -1,6 +1,7 @@
 package xdp
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"testing"
 	"time"
@@ -9,8 +10,13 @@ import (
 	"weir.dev/weir/lab/traffic/stall"
 )
 
-// watched makes paced runs, with something done 100 ms behind the begin, until one is as it should be: the machine stalls by itself, too.
+// watched makes paced runs of 400 ms, with something done 100 ms behind the begin, until one is as it should be: the machine stalls by itself, too.
 func watched(t *testing.T, g *Generator, rate float64, do func(), good func(c traffic.Count, s traffic.Stalls) bool) {
+	t.Helper()
+	watchedFor(t, g, rate, 400*time.Millisecond, do, nil, good)
+}
+
+func watchedFor(t *testing.T, g *Generator, rate float64, length time.Duration, do func(), enough func(traffic.Count) bool, good func(c traffic.Count, s traffic.Stalls) bool) {
 	t.Helper()
 	w, err := stall.New(0, 1)
 	if err != nil {
@@ -21,11 +27,11 @@ func watched(t *testing.T, g *Generator, rate float64, do func(), good func(c tr
 			t.Error(err)
 		}
 	}()
-	spec := traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Rate: rate, Duration: 400 * time.Millisecond, CatchUp: traffic.StallCatchUp}
+	spec := traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Rate: rate, Duration: length, CatchUp: traffic.StallCatchUp}
 	for range 20 {
 		over := make(chan struct{})
 		time.AfterFunc(100*time.Millisecond, func() { defer close(over); do() })
-		c, s, err := traffic.SendWatched(t.Context(), g, spec, w)
+		c, s, err := traffic.SendWatched(t.Context(), g, spec, w, enough)
 		<-over
 		if err != nil {
 			t.Fatal(err)
@@ -39,6 +45,34 @@ func watched(t *testing.T, g *Generator, rate float64, do func(), good func(c tr
 		}
 	}
 	t.Error("no run was as it should be")
+}
+
+// TestMissingCountsEachFrame by words as a loop over frames does.
+func TestMissingCountsEachFrame(t *testing.T) {
+	left, arrived := make([]uint64, 4), make([]uint64, 4)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range left {
+		left[i] = r.Uint64() | r.Uint64()
+		arrived[i] = left[i] & (r.Uint64() | r.Uint64())
+	}
+	for first := uint64(0); first <= 256; first++ {
+		for end := first; end <= 256; end++ {
+			var want traffic.Stalled
+			for i := first; i < end; i++ {
+				bit := uint64(1) << (i % 64)
+				want.Due++
+				switch {
+				case left[i/64]&bit == 0:
+					want.Skipped++
+				case arrived[i/64]&bit == 0:
+					want.Lost++
+				}
+			}
+			if got := missing(first, end, left[first/64:(end+63)/64], arrived[first/64:(end+63)/64]); got != want {
+				t.Fatalf("frames %d to %d: %+v, want %+v", first, end, got, want)
+			}
+		}
+	}
 }
 
 func twoCPUs(t *testing.T) {
@@ -83,20 +117,55 @@ func TestOverloadIsNoStall(t *testing.T) {
 	twoCPUs(t)
 	b := newBench(t)
 	g := newGenerator(t, Options{In: b.at("in0"), Sink: b.at("sink0"), CPU: 0, Apart: true, Chain: 1, First: true})
+	slow(t, b)
+	watched(t, g, 80_000, func() {}, func(c traffic.Count, s traffic.Stalls) bool {
+		_, lost, _ := c.Plain()
+		return lost > 16_000 && s.Time() < 40*time.Millisecond && c.Stalled.Due < c.Intended/4
+	})
+}
+
+// slow makes the path take 50 us a frame.
+func slow(t *testing.T, b bench) {
+	t.Helper()
 	d, err := NewDelay(b.at("in0"), "out0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	if err := d.maps.Orders.Put(uint32(0), &delayOrder{Delay: 50_000, To: uint32(d.to)}); err != nil {
 		t.Fatal(err)
 	}
-	watched(t, g, 80_000, func() {}, func(c traffic.Count, s traffic.Stalls) bool {
+}
+
+// lostAny is what a run without loss is ended for.
+func lostAny(c traffic.Count) bool {
+	_, lost, _ := c.Plain()
+	return lost > 0
+}
+
+// TestARunThatLosesEndsEarly: of 5 s it takes some 1 to 2, its books balance, and what it lost is in them. What is missing near stalls ends no run, and
+// one that loses nothing goes on to its end.
+func TestARunThatLosesEndsEarly(t *testing.T) {
+	twoCPUs(t)
+	b := newBench(t)
+	o := Options{In: b.at("in0"), Sink: b.at("in0"), CPU: 0, Apart: true, Chain: 1, First: true}
+	g := newGenerator(t, o)
+	const length = 3 * time.Second
+	watchedFor(t, g, 150_000, length, func() { take(t, 1) }, lostAny, func(c traffic.Count, s traffic.Stalls) bool {
+		return c.Took == length && c.Intended == 450_000 && c.Lost > 1000 && !lostAny(c)
+	})
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.Sink = b.at("sink0")
+	g = newGenerator(t, o)
+	slow(t, b)
+	watchedFor(t, g, 80_000, length, func() {}, lostAny, func(c traffic.Count, s traffic.Stalls) bool {
 		_, lost, _ := c.Plain()
-		return lost > 16_000 && s.Time() < 40*time.Millisecond && c.Stalled.Due < c.Intended/4
+		return c.Took < 2*time.Second && lost > uint64(c.Took.Seconds()*30_000) && c.Sent < 160_000 && c.Skipped-c.Stalled.Skipped < c.Intended/100
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -62,9 +63,11 @@ type Generator struct {
 	thread func(thread, cpu int) error // see OnThread
 	meta   [24]byte                    // struct xdp_md
 	room   []byte
+	mu     sync.Mutex // over the window, and over the plan of a run that goes on
 	began  time.Duration
 	ended  time.Duration
-	over   atomic.Bool // the run
+	cut    chan struct{} // closed when the run was cut
+	over   atomic.Bool   // the run
 	closed bool
 }
 
@@ -152,6 +155,7 @@ func (g *Generator) SetBatch(n int) error {
 // Arm prepares a run.
 func (g *Generator) Arm(_ context.Context, spec traffic.Spec) error {
 	g.over.Store(false)
+	g.began, g.ended, g.cut = 0, 0, make(chan struct{})
 	if err := g.Sink.Arm(spec); err != nil {
 		return err
 	}
@@ -207,23 +211,58 @@ func (g *Generator) schedule(ctx context.Context, at time.Time) error {
 		case <-time.After(wakeAgain):
 		}
 	}
-	now, err := Monotonic()
+	now, err := traffic.Monotonic()
 	if err != nil {
 		return err
 	}
-	g.began = max(now+wakeAgain, now+time.Until(at))
-	g.ended = g.began + g.spec.Duration
-	g.plan.Start, g.plan.Stop = uint64(g.began), uint64(g.ended)
-	if err := g.putPlan(); err != nil {
+	begin := max(now+wakeAgain, now+time.Until(at))
+	if err := g.plot(begin, begin+g.spec.Duration); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(g.ended - now):
-		g.over.Store(true)
+	wait := time.NewTimer(begin + g.spec.Duration - now)
+	defer wait.Stop()
+	for cut := g.cut; ; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-cut:
+			cut = nil
+			wait.Reset(cutLead)
+		case <-wait.C:
+			g.over.Store(true)
+			return nil
+		}
+	}
+}
+
+// plot the window of a run.
+func (g *Generator) plot(begin, end time.Duration) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.began, g.ended = begin, end
+	g.plan.Start, g.plan.Stop = uint64(begin), uint64(end)
+	return g.putPlan()
+}
+
+// cutLead is how long a run goes on that was cut: the sender has not come further yet.
+const cutLead = 5 * time.Millisecond
+
+// Cut implements traffic.Cutter.
+func (g *Generator) Cut() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now, err := traffic.Monotonic()
+	if err != nil {
+		return err
+	}
+	end := now + cutLead
+	if g.spec.Rate == 0 || now < g.began || end >= g.ended {
 		return nil
 	}
+	g.ended = end
+	g.plan.Stop, g.plan.Limit = uint64(end), uint64(math.Floor(g.spec.Rate*(end-g.began).Seconds()))
+	close(g.cut)
+	return g.putPlan()
 }
 
 // runAttr is the part of union bpf_attr for BPF_PROG_RUN.
@@ -340,19 +379,18 @@ func (g *Generator) Read() (traffic.Count, error) {
 func (g *Generator) OnThread(f func(thread, cpu int) error) { g.thread = f }
 
 // Window implements traffic.Traced.
-func (g *Generator) Window() (begin, end time.Duration) { return g.began, g.ended }
+func (g *Generator) Window() (begin, end time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.began, g.ended
+}
 
 // Missing implements traffic.Traced.
 func (g *Generator) Missing(spans []traffic.Span) (traffic.Stalled, error) {
-	departed, err := g.departures()
-	if err != nil {
-		return traffic.Stalled{}, err
-	}
-	return g.Sink.Missing(g.began, departed, spans)
+	begin, _ := g.Window()
+	departed := func(first, end uint64) ([]uint64, error) { return words(g.maps.Departures, first, end) }
+	return g.Sink.Missing(begin, departed, spans)
 }
-
-// departures are the frames that left, a bit each, as far as the run's limit.
-func (g *Generator) departures() ([]uint64, error) { return words(g.maps.Departures, g.Limit()) }
 
 // Close detaches everything and leaves the links as they were.
 func (g *Generator) Close() error {
@@ -367,4 +405,4 @@ func (g *Generator) Close() error {
 	return errors.Join(append(errs, g.Sink.Close())...)
 }
 
-var _ traffic.Traced = (*Generator)(nil)
+var _ traffic.Cutter = (*Generator)(nil)
