@@ -281,7 +281,7 @@ func (p *ndrPath) Step(ctx context.Context, n Next) (m Measurement, err error) {
 	}
 	spec := p.load.spec(s.path, from, to, n.Length)
 	spec.Rate = n.Load
-	if m, err = p.send(ctx, g, n, spec, s.rig.mode == modeCost); err != nil {
+	if m, err = p.send(ctx, g.Traced, n, spec, s.rig.mode == modeCost); err != nil {
 		return m, err
 	}
 	if n.What == StepCeiling { // not under the conditions of the path
