@@ -41,7 +41,7 @@ func (bootExperiment) Factors() []Factor {
 
 // bootRuntimes are Weir's own drivers and what a user can run by hand.
 func bootRuntimes() []string {
-	return append(slices.Sorted(maps.Keys(containers.All())), dockerRun, runcRun, lxcStart, nspawn, qemu)
+	return append(slices.Sorted(maps.Keys(containers.All())), platform.Crun, dockerRun, runcRun, lxcStart, nspawn, qemu)
 }
 
 const (
@@ -74,7 +74,7 @@ func (bootExperiment) Check(_ context.Context, b *Bench, l Levels) string {
 		return fmt.Sprintf("functions %q: want 1 to %d", l[factorFunctions], maxFunctions)
 	}
 	name := l[factorRuntime]
-	if _, ours := containers.All()[name]; ours {
+	if _, _, ours := platform.Driver(name); ours {
 		return platform.CheckRuntime(name, b.options())
 	}
 	switch name {
@@ -229,7 +229,7 @@ func openBundles(ctx context.Context, b *Bench, kind string) (starter, error) {
 	if u.Bundle, err = platform.OpenBundle(ctx, inst, b.Images); err != nil {
 		return nil, err
 	}
-	if _, ours := containers.All()[kind]; ours {
+	if _, _, ours := platform.Driver(kind); ours {
 		rt, err := platform.OpenRuntime(ctx, kind, inst)
 		if err != nil {
 			return nil, err

@@ -68,9 +68,23 @@ func checkImage(o Options, name, builtBy string) string {
 	return ""
 }
 
+// Crun is the runtime oci with the program crun in place of runc.
+const Crun = containers.OCI + "-crun"
+
+// Driver is what makes a container runtime of this program, and what it is told; false: there is no such runtime.
+func Driver(name string) (containers.Driver, containers.Options, bool) {
+	if name == Crun {
+		d := containers.All()[containers.OCI]
+		d.Programs = []string{"crun"}
+		return d, containers.Options{CLI: "crun"}, true
+	}
+	d, ok := containers.All()[name]
+	return d, containers.Options{}, ok
+}
+
 // CheckRuntime tells why a container runtime of this program cannot be had here; empty: it can.
 func CheckRuntime(name string, o Options) string {
-	d, ok := containers.All()[name]
+	d, told, ok := Driver(name)
 	if !ok {
 		return fmt.Sprintf("this program has no container runtime %s", name)
 	}
@@ -89,7 +103,7 @@ func CheckRuntime(name string, o Options) string {
 		if err := tools.Installed("dockerd", "containerd"); err != nil {
 			return err.Error()
 		}
-	} else if a := d.About(context.Background(), containers.Options{}); a.Missing != "" {
+	} else if a := d.About(context.Background(), told); a.Missing != "" {
 		return fmt.Sprintf("runtime %s: %s", name, a.Missing)
 	}
 	return CheckImage(o)
@@ -104,11 +118,11 @@ type Runtime struct {
 
 // OpenRuntime opens a driver for an instance; docker with an engine of its own.
 func OpenRuntime(ctx context.Context, name string, i instance.Instance) (*Runtime, error) {
-	d, ok := containers.All()[name]
+	d, o, ok := Driver(name)
 	if !ok {
 		return nil, fmt.Errorf("this program has no container runtime %s", name)
 	}
-	o := containers.Options{Adopt: true}
+	o.Adopt = true
 	r := &Runtime{inst: i}
 	if name == byDocker {
 		var err error
