@@ -253,7 +253,16 @@ func readProcs(file string) ([]int, error) {
 // Member tells whether a process is in the container's cgroups.
 func (h *Home) Member(pid int, id string) bool { return memberOf(h.cgroups, h.CgroupPath(id), pid) }
 
+// memberOf asks the process, which is one file to read. Where that does not say yes the groups are asked: a process that is ending may not say it, nor one of a
+// cgroup namespace above ours.
 func memberOf(in []hierarchy, group string, pid int) bool {
+	if raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup"); err == nil {
+		for _, at := range groupsIn(string(raw), in) {
+			if own := at.dir + "/"; strings.HasPrefix(own, at.hierarchy.dir(group)+"/") {
+				return true
+			}
+		}
+	}
 	pids, err := membersOf(in, group)
 	return err == nil && slices.Contains(pids, pid)
 }

@@ -150,7 +150,7 @@ func (p *profiles) of(caps []string) (*specs.LinuxSeccomp, error) {
 		return nil, err
 	}
 	if native, ok := nativeArch[runtime.GOARCH]; ok {
-		f.Architectures = []specs.Arch{native}
+		f.Architectures, f.Syscalls = []specs.Arch{native}, nativeOnly(f.Syscalls)
 	}
 	f.Syscalls = reserveNothing(socketsOf32Bits(f.Syscalls))
 	if p.made == nil || len(p.made) > 64 {

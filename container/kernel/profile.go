@@ -5,6 +5,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container/kernel/filter"
 )
 
 // What is changed in Docker's profile, for all engines.
@@ -14,6 +16,18 @@ func allowMasked(name string, argument uint, mask, want uint64) specs.LinuxSysca
 	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{
 		{Index: argument, Op: specs.OpMaskedEqual, Value: mask, ValueTwo: want},
 	}}
+}
+
+// nativeOnly leaves out what only other machines have, which this machine's filter has no use for. A runtime reads each name several times at each start.
+func nativeOnly(profile []specs.LinuxSyscall) []specs.LinuxSyscall {
+	var rules []specs.LinuxSyscall
+	for _, r := range profile {
+		r.Names = slices.DeleteFunc(slices.Clone(r.Names), filter.Foreign)
+		if len(r.Names) > 0 {
+			rules = append(rules, r)
+		}
+	}
+	return rules
 }
 
 // The numbers of ioctl by which a file system reserves space beyond a file's end, see <linux/falloc.h>: FS_IOC_RESVSP and FS_IOC_RESVSP64. They differ in

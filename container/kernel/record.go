@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -47,11 +48,34 @@ const recordFile = "record.json"
 
 func (rec record) write(bundle string) error {
 	raw, err := json.Marshal(rec)
+	if err == nil {
+		err = exchange(filepath.Join(bundle, recordFile), raw)
+	}
 	if err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	if err := instance.Replace(filepath.Join(bundle, recordFile), raw, 0o600); err != nil {
-		return fmt.Errorf("write record: %w", err)
+	return nil
+}
+
+// exchange is instance.Replace for a text that may end in white space. The former text's file stays beside it and takes the next text: to make and remove a file for
+// each of a start's records takes a file system of a disk longer than all else of them.
+func exchange(path string, text []byte) error {
+	next := path + instance.FileNew
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	fi, err := f.Stat()
+	if err == nil { // not cut: ext4 would write to the disk at once
+		text = append(text, bytes.Repeat([]byte{' '}, max(0, int(fi.Size())-len(text)))...)
+		_, err = f.Write(text)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	if err != nil { // there is none yet, or the file system cannot exchange
+		return os.Rename(next, path)
 	}
 	return nil
 }
@@ -104,6 +128,10 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	proc, ticks, err := OpenProcess(rec.PID, rec.Ticks)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
+	}
+	if proc != nil && rec.Phase == phaseRunning && rec.ExitCode != -1 { // it has ended; its parent has not collected it yet
+		proc.Close()
+		proc = nil
 	}
 	if rec.Ticks == 0 {
 		rec.Ticks = ticks

@@ -280,13 +280,16 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if err := r.prepare(e.rec); err != nil {
 		return err
 	}
-	if _, ok := r.engine.(Stepwise); ok && run {
-		if err := r.launch(ctx, e, s, false); err != nil {
-			return err
-		}
-		return r.start(ctx, e)
+	switch _, stepwise := r.engine.(Stepwise); {
+	case !run:
+		return r.launch(ctx, e, s, phaseCreated)
+	case !stepwise:
+		return r.launch(ctx, e, s, phaseRunning)
 	}
-	return r.launch(ctx, e, s, run)
+	if err := r.launch(ctx, e, s, phaseStarting); err != nil {
+		return err
+	}
+	return r.begin(ctx, e)
 }
 
 // full says what to do when the disk has no space, as the kernel or a program says that.
@@ -315,8 +318,8 @@ func (r *Runtime) prepare(rec record) error {
 	return r.engine.Prepare(r.container(rec.Spec, 0))
 }
 
-// launch has the engine make the container's process, and start it if run, with its output in the log.
-func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bool) error {
+// launch has the engine make the container's process, with its output in the log, and start it if it is to be running. The phase is what is recorded then.
+func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, phase phase) error {
 	log, err := startLog(r.LogFile(logOf(s)))
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
@@ -330,15 +333,12 @@ func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, run bo
 	if fi, err := log.Stat(); err == nil {
 		e.rec.LogStart = fi.Size()
 	}
-	pid, err := r.engine.Launch(ctx, r.container(s, 0), log, run)
+	pid, err := r.engine.Launch(ctx, r.container(s, 0), log, phase == phaseRunning)
 	if err != nil {
 		return err
 	}
 	r.yieldCPU()
-	if run {
-		return r.settle(e, pid, phaseRunning)
-	}
-	return r.settle(e, pid, phaseCreated)
+	return r.settle(e, pid, phase)
 }
 
 // settle takes over the process that the engine made, and records it.
@@ -443,6 +443,11 @@ func (r *Runtime) start(ctx context.Context, e *entry) error {
 	if err := r.setPhase(e, phaseStarting); err != nil {
 		return err
 	}
+	return r.begin(ctx, e)
+}
+
+// begin has the engine start the process of a container that is recorded as starting.
+func (r *Runtime) begin(ctx context.Context, e *entry) error {
 	if err := r.engine.Start(ctx, r.container(e.rec.Spec, e.rec.PID)); err != nil {
 		return errors.Join(err, r.setPhase(e, phaseCreated))
 	}

@@ -93,11 +93,11 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 
 // open gives the configuration to lxc-start, and returns its path there.
 func (e *Engine) open(x *entry.Launch, c kernel.Container) (string, error) {
-	file, err := os.CreateTemp(c.Bundle, "config-")
+	fd, err := unix.MemfdCreate("config", unix.MFD_CLOEXEC)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("make config: %w", err)
 	}
-	defer os.Remove(file.Name())
+	file := os.NewFile(uintptr(fd), "config")
 	at := x.Add(file)
 	if _, err := file.WriteString(e.config(c, space(x, c.Userns), space(x, c.Netns))); err != nil {
 		return "", fmt.Errorf("write config: %w", err)

@@ -109,12 +109,10 @@ func (t *Tool) first(monitor int, c kernel.Container, move bool) (int, error) {
 		if waits(queue[0]) {
 			return queue[0], t.own(queue[0], c.ID, move)
 		}
-		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", queue[0]))
-		if err != nil {
-			return 0, err
-		}
-		for _, list := range lists {
-			raw, _ := os.ReadFile(list) // it may have ended
+		tasks := fmt.Sprintf("/proc/%d/task", queue[0])
+		threads, _ := os.ReadDir(tasks) // it may have ended
+		for _, thread := range threads {
+			raw, _ := os.ReadFile(filepath.Join(tasks, thread.Name(), "children"))
 			for f := range bytes.FieldsSeq(raw) {
 				if pid, err := strconv.Atoi(string(f)); err == nil {
 					queue = append(queue, pid)

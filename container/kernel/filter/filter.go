@@ -64,6 +64,21 @@ func Compile(profile *specs.LinuxSeccomp) ([]byte, error) {
 
 const mostInstructions = 4096
 
+// Foreign tells whether only other machines have a system call of that name. One that is newer than the tables is not foreign.
+func Foreign(name string) bool {
+	own, err := arch.GetInfo("")
+	if err != nil {
+		return false
+	}
+	if _, ours := own.SyscallNames[name]; ours {
+		return false
+	}
+	return slices.ContainsFunc([]*arch.Info{arch.I386, arch.ARM, arch.X86_64, arch.AARCH64}, func(i *arch.Info) bool {
+		_, theirs := i.SyscallNames[name]
+		return theirs
+	})
+}
+
 // Verdicts of a filter, see seccomp(2), and where struct seccomp_data has the number, the machine and the arguments.
 const (
 	retAllow = 0x7fff0000

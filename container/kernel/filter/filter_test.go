@@ -25,3 +25,11 @@ func TestProfilesThatCannotBeCompiledAreRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestSystemCallsOfOtherMachinesAreTold(t *testing.T) {
+	for name, want := range map[string]bool{"socketcall": true, "clock_gettime64": true, "read": false, "newer_than_all_tables": false} {
+		if got := Foreign(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

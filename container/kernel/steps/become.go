@@ -155,8 +155,9 @@ func (l *List) confine(p *specs.Process, code []byte, followed bool) {
 
 // drop takes all other capabilities out of the bounding set, those too that the kernel knows and we do not.
 func (l *List) drop(keep []string) {
+	kept := kernel.CapabilityBits(keep)
 	for n := range 64 {
-		if kernel.CapabilityBits(keep)&(1<<n) == 0 {
+		if kept&(1<<n) == 0 {
 			s := l.prctl(fmt.Sprint("drop capability ", n), launcher.Int(unix.PR_CAPBSET_DROP), launcher.Int(n))
 			l.Spare(s, unix.EINVAL) // this kernel does not know it
 		}
@@ -175,8 +176,9 @@ func (l *List) hold(p *specs.Process) {
 	}
 	l.Call("set capabilities", unix.SYS_CAPSET, l.Bytes(header), l.Bytes(data))
 	l.prctl("clear ambient capabilities", launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_CLEAR_ALL))
+	ambient := kernel.CapabilityBits(p.Capabilities.Ambient)
 	for n := range 64 {
-		if kernel.CapabilityBits(p.Capabilities.Ambient)&(1<<n) != 0 {
+		if ambient&(1<<n) != 0 {
 			l.prctl("keep a capability over execve", launcher.Int(unix.PR_CAP_AMBIENT), launcher.Int(unix.PR_CAP_AMBIENT_RAISE), launcher.Int(n))
 		}
 	}
