@@ -65,6 +65,14 @@ func (f Frames) over(most float64) bool {
 	return v[ValueLost] > 0 && v[ValueLost] >= most && v[ValueStalled] <= MostStalled
 }
 
+// cutShort tells why a trial that has ended early says nothing of its load; empty: it has lost too much, or is made again since the machine stalls.
+func (f Frames) cutShort(most float64) string {
+	if v := f.Values(); !f.over(most) && v[ValueStalled] <= MostStalled {
+		return fmt.Sprintf("the trial has ended early, for frames that are not missing: %v, where %v are too many", v[ValueLost], max(most, 1))
+	}
+	return ""
+}
+
 // missing are the frames that were sent and did not arrive, whatever Lost says.
 func (f Frames) missing() uint64 { return f.Sent - min(f.Unique, f.Sent) }
 

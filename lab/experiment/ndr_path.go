@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -309,13 +310,11 @@ func (p *ndrPath) send(ctx context.Context, g traffic.Traced, n Next, spec traff
 	}
 	spec.CatchUp = traffic.StallCatchUp
 	var enough func(c traffic.Count) bool
-	if most, verifies := n.most(); verifies {
+	most, verifies := n.most()
+	if verifies {
 		enough = func(c traffic.Count) bool { return framesOf(c, traffic.Stalls{}, shared).over(most) }
 	}
 	c, stalls, err := traffic.SendWatched(ctx, g, spec, p.x.watch, enough)
-	if errors.Is(err, traffic.ErrCut) {
-		return Measurement{Void: err.Error()}, nil
-	}
 	if err != nil {
 		return m, err
 	}
@@ -324,6 +323,9 @@ func (p *ndrPath) send(ctx context.Context, g traffic.Traced, n Next, spec traff
 	f := framesOf(c, stalls, shared)
 	maps.Copy(m.Values, f.Values())
 	m.Raw = f
+	if verifies && c.Took < spec.Duration {
+		m.Void = cmp.Or(m.Void, f.cutShort(most))
+	}
 	return m, nil
 }
 

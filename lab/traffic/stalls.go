@@ -103,20 +103,18 @@ type Watch interface {
 	Read(end time.Duration) (Stalls, error)
 }
 
-// ErrCut is a run that was ended early, and whose counts are then not enough to end it.
-var ErrCut = errors.New("the run was ended early for frames that are not missing")
-
 // SendWatched makes one paced run of a generator, and counts apart what is missing near stalls. If enough is not nil and the generator is a Cutter, the run ends
-// once enough says so of its frames so far: of the count it is given it may use Intended (those that were due), Sent, Skipped, Lost and Stalled.
+// once enough says so of its frames so far: of the count it is given it may use Intended (those that were due), Sent, Skipped, Lost and Stalled. Its counts are then
+// those of a shorter run. What enough was told may have been more: a stall is seen when it is over.
 func SendWatched(ctx context.Context, g Traced, s Spec, w Watch, enough func(Count) bool) (c Count, stalls Stalls, err error) {
 	g.OnThread(w.Begin)
 	defer g.OnThread(nil)
-	early := func() (bool, error) { return false, nil }
+	early := func() error { return nil }
 	if x, ok := g.(Cutter); ok && enough != nil {
 		early = lookOut(x, s, w, enough)
 	}
 	c, err = Send(ctx, g, s)
-	cut, lookErr := early()
+	lookErr := early()
 	if err = errors.Join(err, lookErr); err != nil {
 		return c, stalls, err
 	}
@@ -130,23 +128,21 @@ func SendWatched(ctx context.Context, g Traced, s Spec, w Watch, enough func(Cou
 	if c.Stalled, err = g.Missing(stalls.Spans(s.Rate)); err != nil {
 		return c, stalls, fmt.Errorf("frames that were due near stalls: %w", err)
 	}
-	if cut && !enough(c) {
-		return c, stalls, ErrCut
-	}
 	return c, stalls, nil
 }
 
-// How a run is looked at while it goes on: how often, and how long after a frame was due its fate is known, with the stalls before it. A look reads two
-// bits of each frame that was due since the last one: some ten microseconds for a million frames a second.
+// How a run is looked at while it goes on: how often, and how long after a frame was due its fate is known, with the stalls before it. That is when so many
+// more frames were due as the queues of a long chain hold. A look reads two bits of each frame that was due since the last one: some ten microseconds for
+// a million frames a second.
 const (
-	lookEach = time.Second
-	settled  = 200 * time.Millisecond
+	lookEach     = time.Second
+	settled      = 200 * time.Millisecond
+	settledAfter = 32 * backlog // frames
 )
 
-// lookOut looks at a run that begins, and cuts it. The function that it gives ends that, and tells whether it was cut.
-func lookOut(g Cutter, s Spec, w Watch, enough func(Count) bool) (end func() (cut bool, err error)) {
+// lookOut looks at a run that begins, and cuts it. The function that it gives ends that.
+func lookOut(g Cutter, s Spec, w Watch, enough func(Count) bool) (end func() error) {
 	over, ended := make(chan struct{}), make(chan struct{})
-	var cut bool
 	var err error
 	go func() {
 		defer close(ended)
@@ -165,12 +161,12 @@ func lookOut(g Cutter, s Spec, w Watch, enough func(Count) bool) (end func() (cu
 				return
 			}
 			if from = until; enough(sum) {
-				cut, err = true, g.Cut()
+				err = g.Cut()
 				return
 			}
 		}
 	}()
-	return func() (bool, error) { close(over); <-ended; return cut, err }
+	return func() error { close(over); <-ended; return err }
 }
 
 // look adds the frames that were due since from to a sum, and tells until when it did.
@@ -183,7 +179,7 @@ func look(g Cutter, s Spec, w Watch, from time.Duration, sum *Count) (until time
 	if err != nil {
 		return from, err
 	}
-	from, until = max(from, begin), min(now, end)-After(s.Rate)-settled
+	from, until = max(from, begin), min(now, end)-After(s.Rate)-settled-time.Duration(settledAfter/s.Rate*float64(time.Second))
 	if until <= from {
 		return from, nil
 	}
