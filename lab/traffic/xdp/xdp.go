@@ -244,8 +244,8 @@ func (g *Generator) plot(begin, end time.Duration) error {
 	return g.putPlan()
 }
 
-// cutLead is how long a run goes on that was cut: the sender has not come further yet.
-const cutLead = 5 * time.Millisecond
+// cutLead is how long a run goes on that was cut: the sender has not come further when it hears of it, even if this thread does not run for a while.
+const cutLead = 50 * time.Millisecond
 
 // Cut implements traffic.Cutter.
 func (g *Generator) Cut() error {
