@@ -358,6 +358,16 @@ func (h *Home) removeCgroupRoots() error {
 	return nil
 }
 
+// lostGroup tells whether an engine's program has failed because the group of all instances was gone: another instance has removed it, empty as it was for a
+// moment, while the program made groups in it. Programs name the path.
+func (h *Home) lostGroup(err error) bool {
+	text := err.Error()
+	if !strings.Contains(text, "o such file or directory") && !strings.Contains(text, "o such device") { // crun begins with a capital letter
+		return false
+	}
+	return slices.ContainsFunc(h.cgroups, func(t hierarchy) bool { return strings.Contains(text, t.dir("/weir")+"/") })
+}
+
 // Entrances are files, one for each hierarchy, by which a single-threaded process that writes "0" to them enters a container's groups. See Groups.Tasks.
 func (h *Home) Entrances(id string) (out []string) {
 	for _, t := range h.cgroups {

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,5 +65,25 @@ func TestRouseMovesNothing(t *testing.T) {
 	moveSelf(file)
 	if text, err := os.ReadFile(file); err != nil || string(text) != "0" {
 		t.Errorf("written: %q, %v; want 0, which means the writer", text, err)
+	}
+}
+
+// The texts are those of runc 1.1.5 (by itself and through Docker) and crun 1.8.1 while the group was removed again and again.
+func TestLostGroupIsOfTheGroupOfAllInstances(t *testing.T) {
+	h := &Home{cgroups: []hierarchy{{mount: "/sys/fs/cgroup/cpuset", controllers: []string{"cpuset"}}, {mount: "/sys/fs/cgroup/memory", controllers: []string{"memory"}}}}
+	for text, want := range map[string]bool{
+		"runc create: unable to apply cgroup configuration: mkdir /sys/fs/cgroup/memory/weir/a@docker: no such file or directory":                 true,
+		"runc run: unable to apply cgroup configuration: openat2 /sys/fs/cgroup/cpuset/weir/cpuset.mems: no such file or directory":               true,
+		"runc run: unable to apply cgroup configuration: read /sys/fs/cgroup/cpuset/weir/cpuset.cpus: no such device":                             true,
+		"failed to create shim task: OCI runtime create failed: mkdir /sys/fs/cgroup/memory/weir/a@docker/fw: no such file or directory: unknown": true,
+		"crun run: creating cgroup directory `/sys/fs/cgroup/memory/weir/a/fw`: No such file or directory":                                        true,
+		"runc create: unable to apply cgroup configuration: mkdir /sys/fs/cgroup/memory/docker/a: no such file or directory":                      false,
+		"runc create: unable to apply cgroup configuration: mkdir /sys/fs/cgroup/memory/weir/a: permission denied":                                false,
+		"command \"/sys/fs/cgroup/memory\" not found in the image: no such file or directory":                                                     false,
+		"mount /var/lib/weir/a: no such file or directory":                                                                                        false,
+	} {
+		if got := h.lostGroup(errors.New(text)); got != want {
+			t.Errorf("%v for %s", got, text)
+		}
 	}
 }

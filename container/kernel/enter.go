@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/container"
 )
 
@@ -117,7 +119,8 @@ const maxGroupTries = 10
 // make makes a group and those above it. What version 2 and cpuset want of those above is done on the way.
 func (h hierarchy) make(group string) (err error) {
 	for range maxGroupTries {
-		if err = h.tryMake(group); !errors.Is(err, fs.ErrNotExist) {
+		err = h.tryMake(group)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // of a file that was open
 			break
 		}
 	}

@@ -253,6 +253,18 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if err := r.checkLimits(s); err != nil {
 		return err
 	}
+	for range maxMakeTries {
+		if err = r.tryMake(ctx, e, s, run); err == nil || ctx.Err() != nil || !r.lostGroup(err) {
+			break
+		}
+	}
+	return err
+}
+
+// maxMakeTries bounds how often a container is made anew because another instance has removed the group of all instances meanwhile; see lostGroup.
+const maxMakeTries = 5
+
+func (r *Runtime) tryMake(ctx context.Context, e *entry, s container.Spec, run bool) (err error) {
 	if r.leftover(s.ID) {
 		if err := r.purge(ctx, e, s.ID, keepLog); err != nil {
 			return err

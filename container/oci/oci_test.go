@@ -3,6 +3,7 @@ package oci
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,43 @@ func TestHangingRuntime(t *testing.T) {
 		t.Errorf("left %v", all)
 	}
 	must(t, r.Destroy(t.Context()))
+}
+
+// Another instance may remove the group of all instances, empty as it is for a moment, while the runtime makes groups in it. Then the container is made anew, a few times.
+func TestLostGroup(t *testing.T) {
+	mount := "/sys/fs/cgroup"
+	if _, err := os.Stat(mount + "/memory"); err == nil { // version 1
+		mount += "/memory"
+	}
+	for name, tt := range map[string]struct{ failures, calls int }{"twice": {2, 3}, "for good": {100, 5}} {
+		t.Run(name, func(t *testing.T) {
+			inst, dir := suite.NewInstance(t), t.TempDir()
+			cli, calls := filepath.Join(dir, "runtime"), filepath.Join(dir, "calls")
+			message := fmt.Sprintf("runc run failed: unable to apply cgroup configuration: mkdir %s/weir/%s: no such file or directory", mount, inst.Name)
+			must(t, os.WriteFile(cli, fmt.Appendf(nil, `#!/bin/sh
+case "$*" in
+*--bundle*) # runc --root DIR --log FILE
+	echo >>%[1]s
+	if [ $(wc -l <%[1]s) -le %[2]d ]; then echo '{"level":"error","msg":"%[3]s"}' >>"$4"; exit 1; fi ;;
+esac
+exec runc "$@"
+`, calls, tt.failures, message), 0o755))
+			r, err := New(t.Context(), inst, Options{CLI: cli, Vulnerable: true, Options: kernel.Options{Adopt: true}})
+			must(t, err)
+			defer r.Close()
+			err = r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting})
+			switch state, serr := r.Status(t.Context(), "a"); {
+			case tt.failures < tt.calls && (err != nil || serr != nil || state.State != container.Running):
+				t.Errorf("%v; %+v, %v", err, state, serr)
+			case tt.failures > tt.calls && (err == nil || !strings.Contains(err.Error(), inst.Name+": no such file or directory") || !errors.Is(serr, container.ErrNotFound)):
+				t.Errorf("%v; %+v, %v", err, state, serr)
+			}
+			if text, err := os.ReadFile(calls); err != nil || len(text) != tt.calls {
+				t.Errorf("%d calls, %v, want %d", len(text), err, tt.calls)
+			}
+			must(t, r.Destroy(t.Context()))
+		})
+	}
 }
 
 func must(t testing.TB, err error) {
