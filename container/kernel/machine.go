@@ -30,7 +30,7 @@ type Machine interface {
 	Ended(c Container, machine End) End
 	// Close lets go of all machines, which run on.
 	Close()
-	// Bound keeps the files that a machine writes besides its log within bounds.
+	// Bound keeps the files that a machine writes besides its log within bounds. List calls it, so what else is due now and then is done then.
 	Bound(c Container) error
 }
 

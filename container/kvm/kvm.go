@@ -444,6 +444,9 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	if err != nil {
 		return -1, err
 	}
+	if err := l.refresh(ctx, c); err != nil { // the process may have the program read its files again, as kill -HUP does
+		return -1, err
+	}
 	return l.exec(ctx, x)
 }
 
@@ -522,8 +525,14 @@ func (e *Engine) note(c kernel.Container, text string) {
 // mostWords is where the other files that a machine writes are cut.
 const mostWords = 256 << 10
 
-// Bound cuts a machine's console, which its owner can write as much to as he likes.
+// Bound cuts a machine's console, which its owner can write as much to as he likes. It also has the machine's copies of files follow those outside.
 func (e *Engine) Bound(c kernel.Container) error {
+	e.mu.Lock()
+	l := e.lines[c.ID]
+	e.mu.Unlock()
+	if l != nil && l.alive() {
+		l.refreshSoon(c)
+	}
 	for _, name := range []string{consoleFile, exitFile, wordsFile} {
 		path := filepath.Join(c.Bundle, name)
 		if info, err := os.Stat(path); err == nil && info.Size() > mostWords {

@@ -46,11 +46,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 	for _, p := range ports {
 		m.Links = append(m.Links, channel.Link{MAC: p.mac.String(), Name: p.name, MTU: p.mtu})
 	}
-	copies := erofs.Dir(channel.MountsDir)
-	bounds := configLimits
-	bounds.Shift = c.IDs.First
+	copies, copied := erofs.Dir(channel.MountsDir), marks{}
 	for i, mount := range c.Mounts {
-		n, err := erofs.Scan(mount.Source, bounds, nil)
+		n, err := copied.scan(c, i)
 		if err != nil {
 			return nil, fmt.Errorf("copy %s into the virtual machine: %w", mount.Source, err)
 		}
@@ -60,6 +58,9 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 		n.Name = strconv.Itoa(i)
 		copies.Children = append(copies.Children, n)
 		m.Mounts = append(m.Mounts, channel.Mount{Target: mount.Target, Dir: n.Mode.IsDir(), ReadOnly: mount.ReadOnly})
+	}
+	if err := copied.save(c.Bundle); err != nil {
+		return nil, err
 	}
 	sockets := socketsOf(c.Mounts)
 	m.Sockets = sockets.list

@@ -33,6 +33,7 @@ type line struct {
 	mark    []byte   // of this connection
 	streams atomic.Uint32
 	gone    chan struct{} // closed when the connection has ended
+	copying sync.Mutex    // held while changed files are copied
 
 	mu      sync.Mutex
 	state   *channel.State // nil: it has not answered yet
@@ -92,6 +93,13 @@ func (s slowed) Read(p []byte) (int, error) {
 func (l *line) close() {
 	l.c.Close()
 	<-l.gone
+	l.copied()
+}
+
+// copied returns when nobody copies files any more: without a connection that ends.
+func (l *line) copied() {
+	l.copying.Lock()
+	defer l.copying.Unlock()
 }
 
 // alive tells whether the connection stands.

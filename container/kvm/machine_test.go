@@ -19,6 +19,7 @@ import (
 
 	"weir.dev/weir/container"
 	kit "weir.dev/weir/container/kernel/suite"
+	"weir.dev/weir/instance"
 )
 
 // prints runs a program to its end, and returns what it printed.
@@ -93,6 +94,74 @@ i=0; while [ $i -lt 40 ]; do busybox sleep 100 & i=$((i+1)); done 2>/dev/null`)
 		if _, err := os.Stat(filepath.Join(s.Rootfs, "open", "new")); err == nil {
 			t.Error("it has written to the image")
 		}
+	})
+}
+
+// A program that reads its files again when it gets SIGHUP finds what they are now, also when another process of ours has taken the machine over; and so does one that looks now and
+// then. What the program writes to is its own, and a mounted file is the one of the start.
+func TestChangedFilesReachAMachine(t *testing.T) {
+	t.Parallel()
+	inst := kit.NewInstance(t)
+	r := open(t, inst)
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name, text string) {
+		t.Helper()
+		if err := instance.Replace(at(name), []byte(text+"\n"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("config.json", "first")
+	write("old", "old")
+	if err := errors.Join(os.Mkdir(at("sub"), 0o755), os.WriteFile(at("sub/file"), []byte("x"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	spec := container.Spec{ID: "a", Rootfs: kit.Rootfs(t), ReadOnly: true, Mounts: []container.Mount{
+		{Source: dir, Target: "/etc/weir", ReadOnly: true}, {Source: dir, Target: "/run/own"}, {Source: at("config.json"), Target: "/run/one", ReadOnly: true}}}
+	spec.Args = sh(`trap 'cd /etc/weir; busybox find . | busybox sort | busybox tr "\n" " "; cat config.json link 2>/dev/null; busybox stat -c %a config.json; cat /run/own/config.json /run/one; echo done' HUP
+echo $$ >/tmp/pid; echo ready; while ! [ -e /etc/weir/end ]; do sleep 1 & wait; done; exit 7`)
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	hangUp := func(want ...string) {
+		t.Helper()
+		var out bytes.Buffer
+		code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: sh("kill -HUP $(cat /tmp/pid)"), Stdout: &out, Stderr: &out})
+		if err != nil || code != 0 {
+			t.Fatalf("%d, %v: %s", code, err, out.String())
+		}
+		eventually(t, "the program has read its files", func() bool { return strings.Count(logOf(t, r, "a"), "done\n") > said })
+		text := logOf(t, r, "a")
+		text = text[max(0, strings.LastIndex(strings.TrimSuffix(text, "done\n"), "done\n")):]
+		compare(t, strings.TrimPrefix(strings.TrimPrefix(text, "done\n"), "ready\n"), append(want, "done")...)
+		said++
+	}
+	eventually(t, "the program runs", func() bool { return strings.Contains(logOf(t, r, "a"), "ready") })
+	hangUp(". ./config.json ./old ./sub ./sub/file first", "640", "first", "first")
+	write("config.json", "second")
+	hangUp(". ./config.json ./old ./sub ./sub/file second", "640", "first", "first")
+
+	r.Close()
+	r = open(t, inst)
+	defer func() {
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+		r.Close()
+	}()
+	write("config.json", strings.Repeat("third ", 20_000)) // by several frames
+	if err := errors.Join(os.Remove(at("old")), os.RemoveAll(at("sub")), os.Symlink("target", at("link")), os.MkdirAll(at("old/deep"), 0o755),
+		os.WriteFile(at("old/deep/target"), nil, 0o644), os.WriteFile(at("sub"), nil, 0o644), os.WriteFile(at("target"), []byte("linked\n"), 0o644),
+		os.Chmod(at("config.json"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	hangUp(". ./config.json ./link ./old ./old/deep ./old/deep/target ./sub ./target "+strings.Repeat("third ", 20_000), "linked", "600", "first", "first")
+
+	write("end", "")
+	eventually(t, "the program finds a new file", func() bool {
+		list, err := r.List(t.Context()) // as the agent does
+		return err == nil && len(list) == 1 && list[0].State == container.Stopped && list[0].ExitCode == 7
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"io/fs"
 )
 
 // Kind of a frame.
@@ -18,11 +19,12 @@ type Kind uint8
 
 // Frames of the driver.
 const (
-	Sync   Kind = 1 + iota // payload: bytes that Synced repeats
-	Start                  // the program
-	Signal                 // to the program: one byte
-	Exec                   // begins a stream: Process as JSON
-	Resize                 // of the stream's terminal: columns, rows, 16 bits each, big endian
+	Sync     Kind = 1 + iota // payload: bytes that Synced repeats
+	Start                    // the program
+	Signal                   // to the program: one byte
+	Exec                     // begins a stream: Process as JSON
+	Resize                   // of the stream's terminal: columns, rows, 16 bits each, big endian
+	CopyFile                 // begins a stream: Copy as JSON; a regular file's text follows as Data, then EOF
 )
 
 // Frames of the machine.
@@ -34,6 +36,7 @@ const (
 	Open                     // begins a stream: a connection to the socket of this number, one byte
 	Stdout
 	Stderr
+	Copied // the stream's file; payload: why not, "" it is
 )
 
 // Frames of both, within a stream.
@@ -57,6 +60,8 @@ const (
 type State struct {
 	Phase string // Waiting, Running
 	Error string // why it cannot start the program
+	// Copies: it takes CopyFile. A machine that an earlier Weir has made does not.
+	Copies bool `json:",omitempty"`
 }
 
 // Phases.
@@ -72,6 +77,15 @@ type Process struct {
 	TTY  bool     `json:",omitempty"`
 	Cols uint16   `json:",omitempty"`
 	Rows uint16   `json:",omitempty"`
+}
+
+// Copy is a file, a directory or a symbolic link in a mount that Follows, as it is outside now.
+type Copy struct {
+	Path     string // the number of the mount, then the path below it
+	Mode     fs.FileMode
+	UID, GID uint32
+	Target   string `json:",omitempty"` // of a symbolic link
+	Gone     bool   `json:",omitempty"` // there is none any more
 }
 
 // Exit of a process.

@@ -38,6 +38,10 @@ type Mount struct {
 	ReadOnly bool
 }
 
+// Follows tells whether changes outside are copied into the machine later. What the program writes to is its own, and a single file stays as it was, as where
+// it is mounted into a container.
+func (m Mount) Follows() bool { return m.Dir && m.ReadOnly }
+
 // Socket is a unix socket in one of the mounts, which the driver answers; its number is its place in the list. Any user of the machine may connect.
 type Socket struct {
 	Mount     int // place in Mounts

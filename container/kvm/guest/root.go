@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 
@@ -60,7 +59,7 @@ func (m *machine) writable() error {
 	return mount("overlay", m.root, "overlay", unix.MS_NODEV|unix.MS_NOSUID, "lowerdir="+lower+",upperdir="+layer+"/upper,workdir="+layer+"/work")
 }
 
-// mounts shows the program the copies on the disk. What it may write to is copied once more, to memory.
+// mounts shows the program the copies on the disk. Directories, and what the program may write to, are copied once more, to memory: there they can change.
 func (m *machine) mounts() error {
 	for i, one := range m.spec.Mounts {
 		if err := m.mountCopy(i, one); err != nil {
@@ -77,7 +76,7 @@ func (m *machine) mountCopy(i int, one channel.Mount) error {
 		return err
 	}
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
-	if m.written(i, one) {
+	if one.Dir || !one.ReadOnly {
 		copied := copyOf(i)
 		if err := copyTree(source, copied); err != nil {
 			return err
@@ -93,12 +92,9 @@ func (m *machine) mountCopy(i int, one channel.Mount) error {
 	return unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|flags, "")
 }
 
-// written tells whether a mount's copy has to be where it can be written: by the program, or for sockets, before it is made read-only.
-func (m *machine) written(i int, one channel.Mount) bool {
-	return !one.ReadOnly || slices.ContainsFunc(m.spec.Sockets, func(s channel.Socket) bool { return s.Mount == i })
-}
+const copies = "/copies"
 
-func copyOf(mount int) string { return filepath.Join("/copies", strconv.Itoa(mount)) }
+func copyOf(mount int) string { return filepath.Join(copies, strconv.Itoa(mount)) }
 
 // target is where a mount goes, made if it has to be. The image's symbolic links lead nowhere outside of its root.
 func (m *machine) target(one channel.Mount) (string, error) {

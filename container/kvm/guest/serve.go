@@ -157,7 +157,7 @@ func (m *machine) handle(f channel.Frame, problem *string) {
 			m.syncs = mark
 			m.conn.CloseAll(channel.ErrClosed)
 		}
-		state := channel.State{Phase: channel.Waiting, Error: *problem}
+		state := channel.State{Phase: channel.Waiting, Error: *problem, Copies: true}
 		if m.program.pid != 0 {
 			state.Phase = channel.Running
 		}
@@ -180,6 +180,8 @@ func (m *machine) handle(f channel.Frame, problem *string) {
 		}
 	case channel.Exec:
 		m.exec(f)
+	case channel.CopyFile:
+		m.copyFile(f)
 	default:
 		if s := m.conn.Stream(f.Stream); s != nil {
 			s.Deliver(f)
