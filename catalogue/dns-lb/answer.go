@@ -117,15 +117,32 @@ func (z *zone) query(msg []byte, client netip.Addr, limit int) ([]byte, fate) {
 	return packed, answered
 }
 
-// foreign tells whether a message from a server must not reach a client: an answer for a name that only this function answers.
+// foreign tells whether a message from a server must not reach a client: an answer for a name that only this function answers, or one that clients may take for that. Some look at the
+// first of several questions alone, or at none, or follow pointers, and few at the operation.
 func (z *zone) foreign(msg []byte) bool {
-	var q names.Question
-	if !q.Read(msg) || !q.Response {
+	if len(msg) < names.HeaderLength || msg[2]&0x80 == 0 {
 		return false
+	}
+	switch questions(msg) {
+	case 0:
+		return binary.BigEndian.Uint16(msg[6:]) > 0 // it has records; without, it says that the server does not understand the query
+	case 1:
+	default:
+		return true // servers have none such to send (RFC 9619)
+	}
+	var q names.Question
+	if !q.ReadFirst(msg) {
+		return true
+	}
+	if update := msg[2]&0x78 != 0 && q.Kind == dns.TypeSOA; update || q.Class != dns.ClassINET {
+		return false // it is about a zone, as that of UPDATE and NOTIFY
 	}
 	s, _ := z.find(&q)
 	return s != nil && s.AllDown != pass
 }
+
+// questions is how many a whole header says.
+func questions(msg []byte) uint16 { return binary.BigEndian.Uint16(msg[4:]) }
 
 // malformed answers a query whose question is for us and whose rest cannot be read.
 func malformed(msg []byte) []byte {

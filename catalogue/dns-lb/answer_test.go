@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -212,15 +214,75 @@ func TestForeignAnswers(t *testing.T) {
 	z := testZone(t, `{"names": {"app.example": {"targets": [{"address": "192.0.2.1"}]},
 		"passed.example": {"targets": [{"address": "192.0.2.1"}], "check": {"tcp": 80}, "all_down": "pass"}}, "health": {"addresses": ["192.0.2.9/24"]}}`)
 	response := func(m *dns.Msg) { m.Response = true }
-	for _, c := range []struct {
+	record := func(m *dns.Msg) {
+		m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: "app.example.", Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 66)})
+	}
+	more := func(name string) func(*dns.Msg) {
+		return func(m *dns.Msg) {
+			m.Question = append(m.Question, dns.Question{Name: name, Qtype: dns.TypeA, Qclass: dns.ClassINET})
+		}
+	}
+	none := func(m *dns.Msg) { m.Question = nil }
+	opcode := func(code int) func(*dns.Msg) { return func(m *dns.Msg) { m.Opcode = code } }
+	chaos := func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }
+	// The name of the question is behind the question.
+	pointer := append([]byte{0x12, 0x34, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 18, 0, 1, 0, 1}, "\x03app\x07example\x00"...)
+	for what, c := range map[string]struct {
 		msg  []byte
 		want bool
 	}{
-		{ask("APP.example.", dns.TypeA, response), true}, {ask("app.example.", dns.TypeMX, response), true}, {ask("app.example.", dns.TypeA), false},
-		{ask("other.example.", dns.TypeA, response), false}, {ask("passed.example.", dns.TypeA, response), false}, {nil, false},
+		"an own name":                 {ask("APP.example.", dns.TypeA, response), true},
+		"of another type":             {ask("app.example.", dns.TypeMX, response), true},
+		"of an odd operation":         {ask("app.example.", dns.TypeA, response, opcode(dns.OpcodeStatus)), true},
+		"a query":                     {ask("app.example.", dns.TypeA), false},
+		"another name":                {ask("other.example.", dns.TypeA, response), false},
+		"the root":                    {ask(".", dns.TypeNS, response), false},
+		"a dot in a label":            {ask(`a\.app.example.`, dns.TypeA, response), false},
+		"a name that may pass":        {ask("passed.example.", dns.TypeA, response), false},
+		"of another class":            {ask("app.example.", dns.TypeA, response, chaos), false},
+		"of an update of a zone":      {ask("app.example.", dns.TypeSOA, response, opcode(dns.OpcodeUpdate)), false},
+		"an own name and another":     {ask("app.example.", dns.TypeA, response, more("other.example.")), true},
+		"another name and an own one": {ask("other.example.", dns.TypeA, response, more("app.example.")), true},
+		"no question and a record":    {ask("app.example.", dns.TypeA, response, none, record), true},
+		"no question and none":        {ask("app.example.", dns.TypeA, response, none), false},
+		"a name by a pointer":         {pointer, true},
+		"a question that is cut":      {ask("other.example.", dns.TypeA, response)[:20], true},
+		"nothing":                     {nil, false},
+		"less than a header":          {ask("app.example.", dns.TypeA, response)[:11], false},
 	} {
 		if got := z.foreign(c.msg); got != c.want {
-			t.Errorf("% x: %v: want %v", c.msg, got, c.want)
+			t.Errorf("%s: % x: %v: want %v", what, c.msg, got, c.want)
+		}
+	}
+}
+
+// The further messages of a zone transfer need no question. They pass if the client has asked for one, with the same id.
+func TestTransfersGoOn(t *testing.T) {
+	z := testZone(t, some)
+	var at atomic.Pointer[zone]
+	at.Store(z)
+	x := &proxy{zone: &at, count: &counters{}}
+	further := ask("zone.example.", dns.TypeAXFR, func(m *dns.Msg) {
+		m.Response, m.Question = true, nil
+		m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: "a.zone.example.", Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 66)})
+	})
+	for what, c := range map[string]struct {
+		query []byte
+		want  bool
+	}{
+		"a transfer":     {ask("zone.example.", dns.TypeAXFR), true},
+		"another id":     {ask("zone.example.", dns.TypeAXFR, func(m *dns.Msg) { m.Id++ }), false},
+		"another query":  {ask("zone.example.", dns.TypeA), false},
+		"of an own name": {ask("four.example.", dns.TypeAXFR), false},
+	} {
+		var asked transfer
+		var sent, told bytes.Buffer
+		tell := func(msg []byte) error { _, err := told.Write(msg); return err }
+		must(t, x.queries(bytes.NewReader(framed(c.query)), &sent, client, tell, &asked))
+		told.Reset()
+		must(t, x.answers(bytes.NewReader(framed(further)), tell, &asked))
+		if got := bytes.Equal(told.Bytes(), framed(further)); got != c.want {
+			t.Errorf("%s: it passes: %v, want %v", what, got, c.want)
 		}
 	}
 }

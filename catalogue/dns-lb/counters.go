@@ -6,7 +6,7 @@ import "sync/atomic"
 type counters struct {
 	answered   atomic.Uint64 // queries, by UDP and TCP
 	unanswered atomic.Uint64 // queries for which no answer could be made
-	foreign    atomic.Uint64 // answers of servers for names of ours; dropped
+	foreign    atomic.Uint64 // answers of servers for names of ours, or that clients may take for such; dropped
 	malformed  atomic.Uint64 // datagrams in which another may read a name; dropped
 	tcpConns   atomic.Uint64 // connections to port 53 that were opened
 	tcpRefused atomic.Uint64 // that were one too many

@@ -140,7 +140,7 @@ func (b *balancer) numbers(n *nf.Numbers) {
 	c := &b.count
 	n.Counter("dns_lb_answers_total", "Queries that were answered here.", float64(c.answered.Load()))
 	n.Counter("dns_lb_unanswered_queries_total", "Queries for names of the configuration for which no answer could be made.", float64(c.unanswered.Load()))
-	n.Counter("dns_lb_foreign_answers_dropped_total", "Answers of servers for names of the configuration.", float64(c.foreign.Load()))
+	n.Counter("dns_lb_foreign_answers_dropped_total", "Answers of servers for names of the configuration, or that clients may take for such.", float64(c.foreign.Load()))
 	n.Counter("dns_lb_malformed_dropped_total", "Datagrams in which another may read a name.", float64(c.malformed.Load()))
 	n.Counter("dns_lb_tcp_connections_total", "TCP connections to port 53.", float64(c.tcpConns.Load()))
 	n.Counter("dns_lb_tcp_refused_total", "TCP connections that were one too many.", float64(c.tcpRefused.Load()))

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/miekg/dns"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -23,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"weir.dev/weir/catalogue/names"
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/nf/station"
 )
@@ -371,15 +373,16 @@ func (x *proxy) relay(from netip.Addr, c, s end) {
 		return err
 	}
 	both := make(chan error, 2)
+	var asked transfer
 	go func() {
-		err := x.queries(client, server, from, tell)
+		err := x.queries(client, server, from, tell, &asked)
 		if err == nil {
 			err = server.CloseWrite()
 		}
 		both <- err
 	}()
 	go func() {
-		err := x.answers(server, tell)
+		err := x.answers(server, tell, &asked)
 		if err == nil {
 			err = client.CloseWrite()
 		}
@@ -393,10 +396,28 @@ func (x *proxy) relay(from netip.Addr, c, s end) {
 	}
 }
 
+// transfer of a zone that a client has asked for last. The answer is in several messages, and only the first has to have the question (RFC 5936, section 2.2).
+type transfer struct{ id atomic.Uint32 } // of the query, and a bit above that it has one
+
+const isTransfer = 1 << 16
+
+// ask takes note of a query that goes to the server.
+func (t *transfer) ask(msg []byte) {
+	var q names.Question
+	if q.Read(msg) && (q.Kind == dns.TypeAXFR || q.Kind == dns.TypeIXFR) {
+		t.id.Store(isTransfer | uint32(binary.BigEndian.Uint16(msg)))
+	}
+}
+
+// goesOn tells whether an answer without a question is of the transfer.
+func (t *transfer) goesOn(msg []byte) bool {
+	return len(msg) >= names.HeaderLength && questions(msg) == 0 && t.id.Load() == isTransfer|uint32(binary.BigEndian.Uint16(msg))
+}
+
 const framing = 2 // bytes before each message: its length (RFC 1035, 4.2.2)
 
 // queries of the client: those that are not ours go to the server. nil: it has said all.
-func (x *proxy) queries(client io.Reader, server io.Writer, from netip.Addr, tell func([]byte) error) error {
+func (x *proxy) queries(client io.Reader, server io.Writer, from netip.Addr, tell func([]byte) error, asked *transfer) error {
 	r := bufio.NewReaderSize(client, framing+maxQuery+1)
 	for {
 		b, err := r.Peek(framing)
@@ -410,6 +431,7 @@ func (x *proxy) queries(client io.Reader, server io.Writer, from netip.Addr, tel
 		}
 		reply, fate := x.zone.Load().query(b[framing:], from, 1<<16-1)
 		if fate == passes {
+			asked.ask(b[framing:])
 			if _, err := io.CopyN(server, r, int64(framing+n)); err != nil {
 				return err
 			}
@@ -445,7 +467,7 @@ func framed(msg []byte) []byte {
 }
 
 // answers of the server, each whole, so that ours come between them. nil: it has said all.
-func (x *proxy) answers(server io.Reader, tell func([]byte) error) error {
+func (x *proxy) answers(server io.Reader, tell func([]byte) error, asked *transfer) error {
 	r := bufio.NewReader(server)
 	for {
 		var head [framing]byte
@@ -460,7 +482,7 @@ func (x *proxy) answers(server io.Reader, tell func([]byte) error) error {
 		if !whole && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
-		if whole && x.zone.Load().foreign(msg[framing:]) {
+		if whole && !asked.goesOn(msg[framing:]) && x.zone.Load().foreign(msg[framing:]) {
 			x.count.foreign.Add(1)
 			continue
 		}

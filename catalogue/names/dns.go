@@ -12,10 +12,10 @@ const (
 
 // Question is the beginning of a message: enough to say whose the name is.
 type Question struct {
-	Response bool
-	Kind     uint16
-	name     [MaxName]byte // lower case, dots between labels
-	length   int
+	Response    bool
+	Kind, Class uint16
+	name        [MaxName]byte // lower case, dots between labels
+	length      int
 }
 
 // Read the first question of a message. false: it is none that a name of ours can be in, so the message is nothing to us: not exactly one question,
@@ -25,18 +25,28 @@ func (q *Question) Read(msg []byte) bool {
 		return false
 	}
 	flags := binary.BigEndian.Uint16(msg[2:])
-	if flags>>11&15 != opcodeQuery || binary.BigEndian.Uint16(msg[4:]) != 1 {
+	return flags>>11&15 == opcodeQuery && binary.BigEndian.Uint16(msg[4:]) == 1 && q.ReadFirst(msg) && q.length > 0 && q.Class == classINET
+}
+
+// ReadFirst reads the first question of a message of any operation. Its Text is empty if no name of ours can be so: the root, or a name with a dot in a label. false: the name is cut, too
+// long or compressed, so another may read another one there.
+func (q *Question) ReadFirst(msg []byte) bool {
+	if len(msg) < HeaderLength {
 		return false
 	}
-	q.Response, q.length = flags&0x8000 != 0, 0
+	q.Response, q.length = msg[2]&0x80 != 0, 0
+	odd := false
 	for at := HeaderLength; at < len(msg); {
 		n := int(msg[at])
 		at++
 		if n == 0 {
-			if q.length == 0 || at+4 > len(msg) || binary.BigEndian.Uint16(msg[at+2:]) != classINET {
+			if at+4 > len(msg) {
 				return false
 			}
-			q.Kind = binary.BigEndian.Uint16(msg[at:])
+			if odd {
+				q.length = 0
+			}
+			q.Kind, q.Class = binary.BigEndian.Uint16(msg[at:]), binary.BigEndian.Uint16(msg[at+2:])
 			return true
 		}
 		if n > 63 || at+n > len(msg) || q.length+n+1 > MaxName {
@@ -47,9 +57,7 @@ func (q *Question) Read(msg []byte) bool {
 			q.length++
 		}
 		for _, c := range msg[at : at+n] {
-			if c == '.' { // in a label: no name of ours, and not to be taken for the border of two
-				return false
-			}
+			odd = odd || c == '.' // in a label: not to be taken for the border of two
 			if 'A' <= c && c <= 'Z' {
 				c += 'a' - 'A'
 			}
