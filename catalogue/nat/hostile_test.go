@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,12 +37,6 @@ func fromOutside(t *testing.T) (all [][]byte) {
 		slices.Concat(make([]byte, 12), []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 9, 9, 9, 9, 2, 10, 1, 1, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 100}, make([]byte, 18)))
 }
 
-// forSeveral tells whether a packet may be for several stations: then it passes as it is.
-func forSeveral(f []byte, r rig.Reading) bool {
-	last := r.Dst.As4()[3]
-	return r.Dst.IsMulticast() || r.Dst == limited || r.Proto == unix.IPPROTO_UDP && last&3 == 3 && bytes.Equal(f[:6], everybody)
-}
-
 // Hostile frames by both ports, up to jumbo frames: no client's address comes out, and in comes only what was to the pool. Then a client is translated as ever.
 func TestHostileFrames(t *testing.T) {
 	r, p := start(t, besieged)
@@ -52,7 +45,7 @@ func TestHostileFrames(t *testing.T) {
 		Denied: func(up bool, f []byte) string {
 			switch r := rig.Read(f); {
 			case r.Kind != unix.ETH_P_IP || !r.Src.IsValid():
-			case up && slices.Contains(inside, r.Src) && !forSeveral(f, r):
+			case up && slices.Contains(inside, r.Src) && !r.Dst.IsMulticast() && r.Dst != limited:
 				return "with a client's own address"
 			case !up && r.Dst == besiegedPool:
 				return "to the pool"

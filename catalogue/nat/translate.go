@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"time"
 
 	"weir.dev/weir/catalogue/nf"
@@ -149,7 +148,7 @@ func (t *translator) untouched(d nf.Dir, p *nf.Packet) bool {
 func (t *translator) up(p *nf.Packet, f nf.Frame) (done bool) {
 	switch {
 	case t.pool[p.Src]: // nobody at in has such an address
-	case t.group(f.Data, p):
+	case group(p):
 		return false
 	case t.pool[p.Dst]: // clients do not reach each other by the pool
 	case t.translateUp(p, f):
@@ -168,19 +167,8 @@ var (
 )
 
 // group tells whether a packet is for several stations. That its frame is does not say so: stations take a packet that is for them alone from such a frame, too, and it would pass
-// the translation by. Which networks there are is not known, but their broadcast addresses all end in two ones.
-func (t *translator) group(frame []byte, p *nf.Packet) bool {
-	if p.Dst.IsMulticast() || p.Dst == limited {
-		return true
-	}
-	b := p.Dst.As4()
-	return p.Proto == nf.UDP && b[3]&3 == 3 && bytes.Equal(frame[:6], everybody) && !t.alone(p.Dst)
-}
-
-// alone tells whether an address is known to be that of one station.
-func (t *translator) alone(a netip.Addr) bool {
-	return t.pool[a] || t.targets[a] || t.table.clients[a] > 0 || slices.Contains(t.cfg.Clients, netip.PrefixFrom(a, a.BitLen()))
-}
+// the translation by. Nor does an address say that it is a network's broadcast: which networks there are is not known.
+func group(p *nf.Packet) bool { return p.Dst.IsMulticast() || p.Dst == limited }
 
 func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 	now, mac := t.now(), [6]byte(f.Data[6:])
@@ -255,7 +243,7 @@ func remote(proto uint8, a netip.AddrPort) netip.AddrPort {
 func (t *translator) down(p *nf.Packet, f nf.Frame) (done bool) {
 	if !t.pool[p.Dst] {
 		// Clients' own addresses are not known at out; what comes for them all the same is not for us to hand on.
-		if done = t.cfg.client(p.Dst) && !t.group(f.Data, p); done {
+		if done = t.cfg.client(p.Dst) && !group(p); done {
 			t.count.dropped[nf.Down]++
 		}
 		return done
