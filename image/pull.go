@@ -48,9 +48,10 @@ func (o RemoteOptions) within() time.Duration { return cmp.Or(o.idle, idle) }
 
 const (
 	pulls      = 3                // blobs at a time
-	tries      = 4                // of a blob
+	tries      = 4                // of a blob or a document
 	idle       = 30 * time.Second // without a byte
 	dialWithin = 15 * time.Second
+	slowest    = 10 * time.Minute // that a document may take, however it comes
 )
 
 // ParseRemote checks a reference to an image in a registry: REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST. The registry is always named: what has none is a
@@ -196,7 +197,7 @@ func explain(ctx context.Context, err error, r name.Reference) error {
 		return fmt.Errorf("%w: %w: %s has no %s", ErrNotFound, err, registry, strings.TrimPrefix(r.Name(), registry+"/"))
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w: nobody answers at %s", err, registry)
-	case ctx.Err() == nil && timedOut(err):
+	case ctx.Err() == nil && timedOut(err): // not a byte came in idle
 		return fmt.Errorf("%w: %s does not answer in time: see whether it works and can be reached from here", err, registry)
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%w: %s does not speak TLS: --plain-http if that is right", err, registry)
@@ -206,7 +207,7 @@ func explain(ctx context.Context, err error, r name.Reference) error {
 
 // timedOut tells whether somebody did not answer in time. Where both HTTP and TLS were tried, one of them is enough.
 func timedOut(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(err.Error(), "TLS handshake timeout")
+	return errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(err.Error(), "TLS handshake timeout")
 }
 
 // puller fetches one image. Make it with where it fetches from, or connect.
@@ -345,9 +346,41 @@ func (p *puller) document(ctx context.Context, path, accept string) (raw []byte,
 	return nil, "", err
 }
 
-func (p *puller) once(ctx context.Context, path, accept string) ([]byte, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.o.within())
+// errSilent is about a registry that has sent nothing for a time.
+var errSilent = errors.New("not a byte")
+
+// listen gives a context that ends when the registry sends nothing for too long. heard is called when something has come.
+func (p *puller) listen(ctx context.Context) (_ context.Context, heard, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	within := p.o.within()
+	watch := time.AfterFunc(within, func() { cancel(fmt.Errorf("%s: %w in %s", p.where, errSilent, within)) })
+	return ctx, func() { watch.Reset(within) }, func() { watch.Stop(); cancel(nil) }
+}
+
+// hearing calls heard for each piece that is read.
+type hearing struct {
+	io.Reader
+	heard func()
+}
+
+func (h hearing) Read(b []byte) (int, error) {
+	n, err := h.Reader.Read(b)
+	if n > 0 {
+		h.heard()
+	}
+	return n, err
+}
+
+func (p *puller) once(ctx context.Context, path, accept string) (raw []byte, kind string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, slowest)
 	defer cancel()
+	ctx, heard, stop := p.listen(ctx)
+	defer stop()
+	defer func() {
+		if err != nil {
+			err = orCause(ctx, err)
+		}
+	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/"+path, nil)
 	if err != nil {
 		return nil, "", err
@@ -361,24 +394,24 @@ func (p *puller) once(ctx context.Context, path, accept string) ([]byte, string,
 	if err := transport.CheckError(resp, http.StatusOK); err != nil {
 		return nil, "", err
 	}
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	raw, err = io.ReadAll(io.LimitReader(hearing{resp.Body, heard}, maxDocument+1))
 	if err == nil && len(raw) > maxDocument {
 		err = fmt.Errorf("%w: %s has more than %d bytes", ErrCorrupt, path, maxDocument)
 	}
 	if err == nil {
 		err = parsable(raw)
 	}
-	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	kind, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return raw, strings.TrimSpace(kind), err
 }
 
-// mayHelp tells whether an error may be over at another try: one of the network, or of a server that is busy or broken.
+// mayHelp tells whether an error may be over at another try: one of the network, or of a server that is busy or broken. One that says nothing has had its time.
 func mayHelp(err error) bool {
 	var said *transport.Error
 	if errors.As(err, &said) {
 		return said.StatusCode >= http.StatusInternalServerError || said.StatusCode == http.StatusTooManyRequests
 	}
-	return !errors.Is(err, ErrCorrupt) && !errors.Is(err, unix.ECONNREFUSED) && !strings.Contains(err.Error(), "HTTP response to HTTPS client")
+	return !errors.Is(err, ErrCorrupt) && !timedOut(err) && !errors.Is(err, unix.ECONNREFUSED) && !strings.Contains(err.Error(), "HTTP response to HTTPS client")
 }
 
 // about is what the registry has about the image: signatures and bills of materials, as referrers or under cosign's tag. What is not as it should be, or too
@@ -648,21 +681,20 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	counted := int64(0)
+	ctx, heard, stop := p.listen(ctx)
+	defer stop()
+	counted, came := int64(0), false
 	count := func(n int64) { counted += n; p.count(n) }
 	defer func() {
 		if err != nil { // it is counted again
 			p.count(-counted)
 		}
 	}()
-	watch := time.AfterFunc(p.o.within(), func() { cancel(fmt.Errorf("%s: not a byte in %s", p.where, p.o.within())) })
-	defer watch.Stop()
 	if at < d.Size {
 		resp, gerr := p.get(ctx, d, at)
 		if gerr != nil {
-			return mayHelp(gerr), orCause(ctx, gerr)
+			gerr = orCause(ctx, gerr)
+			return mayHelp(gerr), gerr
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK && at > 0 { // it cannot go on in the middle
@@ -670,11 +702,11 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 			at = 0
 		}
 		count(at)
-		body, buf := io.LimitReader(resp.Body, d.Size-at+1), make([]byte, 256<<10)
+		body, buf := io.LimitReader(hearing{resp.Body, heard}, d.Size-at+1), make([]byte, 256<<10)
 		for {
 			n, rerr := body.Read(buf)
 			if n > 0 {
-				watch.Reset(p.o.within())
+				came = true
 				if err := p.left(); err != nil {
 					return false, err
 				}
@@ -692,7 +724,8 @@ func (p *puller) rest(ctx context.Context, f *os.File, d v1.Descriptor) (again b
 				break
 			}
 			if rerr != nil {
-				return true, orCause(ctx, rerr)
+				rerr = orCause(ctx, rerr)
+				return came || mayHelp(rerr), rerr
 			}
 		}
 	} else {

@@ -381,7 +381,8 @@ func TestRegistriesThatLie(t *testing.T) {
 	}
 }
 
-// A registry that hangs holds nobody up for ever, wherever it does: the error says who does not answer, and nothing is kept as an image. Where it hangs once, the pull goes on where it was.
+// A registry that hangs holds nobody up for long, wherever it does: the error says who does not answer, and nothing is kept as an image. It is asked again only where something had come: then the pull goes on
+// where it was.
 func TestARegistryThatHangs(t *testing.T) {
 	img := bigImage(t, 1, 6<<20)
 	store, layer := with(t, "big:1", img), layersOf(t, img)[0]
@@ -390,12 +391,13 @@ func TestARegistryThatHangs(t *testing.T) {
 		after int // bytes
 		times int
 		want  string // of the error, an expression; "": it is pulled all the same
+		asked int32  // how often it was asked for what it hangs at; 0: it does not matter
 	}{
-		"at once":            {func(r *http.Request) bool { return r.URL.Path == "/v2/" }, 0, 100, "does not answer in time: see whether it works"},
-		"at the manifest":    {func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }, 0, 100, "does not answer in time: see whether it works"},
-		"at the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 0, 100, "not a byte in 300ms|does not answer in time"},
-		"in the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 100, "not a byte in 300ms"},
-		"once, in the layer": {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 1, ""},
+		"at once":            {func(r *http.Request) bool { return r.URL.Path == "/v2/" }, 0, 100, "does not answer in time: see whether it works", 0},
+		"at the manifest":    {func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }, 0, 100, "does not answer in time: see whether it works", 1},
+		"at the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 0, 100, "not a byte in 300ms|does not answer in time", 1},
+		"in the layer":       {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 100, "not a byte in 300ms", tries},
+		"once, in the layer": {func(r *http.Request) bool { return isBlob(r, layer) }, 1 << 20, 1, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -419,6 +421,9 @@ func TestARegistryThatHangs(t *testing.T) {
 			if (err == nil) != (c.want == "") || err != nil && (!regexp.MustCompile(c.want).MatchString(err.Error()) || !strings.Contains(err.Error(), x.host())) {
 				t.Errorf("%v: want %q", err, c.want)
 			}
+			if n := hung.Load(); c.asked > 0 && n != c.asked {
+				t.Errorf("it was asked %d times, want %d", n, c.asked)
+			}
 			all, lerr := to.List()
 			if (len(all) == 0) != (c.want != "") || lerr != nil {
 				t.Errorf("%d images are there, %v", len(all), lerr)
@@ -430,6 +435,38 @@ func TestARegistryThatHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A registry that is slow, and never silent for long, is waited for.
+func TestASlowRegistryDoesNotHang(t *testing.T) {
+	t.Parallel()
+	x := registryOf(t, with(t, "fw:1", bigImage(t, 1, 1<<10)), "")
+	x.set(func(w http.ResponseWriter, r *http.Request, good http.Handler) {
+		if strings.HasSuffix(r.URL.Path, "/manifests/1") {
+			w = slow{w}
+		}
+		good.ServeHTTP(w, r)
+	})
+	begun, idle := time.Now(), 15*pause // long, as a busy machine is not to look like a registry that hangs
+	if _, err := newStore(t).Pull(t.Context(), x.host()+"/fw:1", RemoteOptions{idle: idle}); err != nil || time.Since(begun) < idle {
+		t.Errorf("%v, after %s", err, time.Since(begun))
+	}
+}
+
+// slow sends a body in twenty pieces.
+type slow struct{ http.ResponseWriter }
+
+const pause = 100 * time.Millisecond
+
+func (s slow) Write(b []byte) (int, error) {
+	for at, each := 0, len(b)/20+1; at < len(b); at += each {
+		if _, err := s.ResponseWriter.Write(b[at:min(at+each, len(b))]); err != nil {
+			return at, err
+		}
+		s.ResponseWriter.(http.Flusher).Flush()
+		time.Sleep(pause)
+	}
+	return len(b), nil
 }
 
 // Twenty pulls at once of images that share layers fetch each layer once.
