@@ -218,7 +218,7 @@ func agent(ctx context.Context, o service.AgentOptions) error {
 
 func down(ctx context.Context, o service.DownOptions) error {
 	return coded(daemon.Down(ctx, daemon.DownOptions{
-		Instance: o.Instance, KeepState: o.KeepState, Drivers: drivers(switchOptions{}, "", imageOptions{}, runtimes.Options{}, slog.New(slog.DiscardHandler)),
+		Instance: o.Instance, KeepState: o.KeepState, Progress: o.Progress, Drivers: drivers(switchOptions{}, "", imageOptions{}, runtimes.Options{}, slog.New(slog.DiscardHandler)),
 	}))
 }
 

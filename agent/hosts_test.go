@@ -200,7 +200,7 @@ func (w *world) host(name string, o childOptions) *host {
 		} else if err := cmd.Wait(); err != nil {
 			w.t.Errorf("destroy the switch of %s: %v", name, err)
 		}
-		if _, err := h.space.DeleteByAlias(h.o.Instance.Alias("")); err != nil {
+		if _, err := h.space.DeleteByAlias(h.o.Instance.Alias(""), nil); err != nil {
 			w.t.Error(err)
 		}
 		_ = unix.Unmount(h.o.Instance.BPFFS(), unix.MNT_DETACH)

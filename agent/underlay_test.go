@@ -208,7 +208,7 @@ func TestWithoutItsManagerAHostComesBackAsItWas(t *testing.T) {
 	if err := h1.space.Do(end.Run); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h1.space.DeleteByAlias(h1.o.Instance.Alias("")); err != nil {
+	if _, err := h1.space.DeleteByAlias(h1.o.Instance.Alias(""), nil); err != nil {
 		t.Fatal(err)
 	}
 	h1.o.Socket += ".gone"

@@ -353,7 +353,7 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 // environment of a program that a script's own commands start.
 func environment(ts *testscript.TestScript) []string {
 	env := []string{"TERM=xterm"}
-	for _, name := range []string{"PATH", "HOME", "WEIR_SOCKET", "NO_COLOR"} {
+	for _, name := range []string{"PATH", "HOME", "WEIR_SOCKET", "NO_COLOR", "TEST_DOWN"} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	return env

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -85,6 +86,10 @@ func workDir() string {
 }
 
 func down(_ context.Context, o service.DownOptions) error {
+	if os.Getenv("TEST_DOWN") == "slow" {
+		o.Progress("links", 10, 5000)
+		time.Sleep(2500 * time.Millisecond)
+	}
 	_, err := fmt.Fprintf(o.Out, "removed %s, keep state %v\n", o.Instance.Name, o.KeepState)
 	return err
 }
@@ -118,7 +123,7 @@ func scripts(t *testing.T, dir string) {
 			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "unhex": unhex, "fill": fill, "terminate": terminate,
+			"exits": exits, "unhex": unhex, "fill": fill, "terminate": terminate, "terminal": terminal,
 		},
 	})
 }

@@ -25,6 +25,17 @@ type DownOptions struct {
 	Instance  instance.Instance
 	KeepState bool // keep the state directory: `weir up` brings everything back
 	Drivers   Drivers
+	// Progress hears what is being removed, and how much of it is gone where it is many things; else all is 0. nil: nobody does.
+	Progress func(what string, done, all int)
+}
+
+// progress is somebody who hears of it, or nil.
+type progress func(what string, done, all int)
+
+func (p progress) of(what string, done, all int) {
+	if p != nil {
+		p(what, done, all)
+	}
 }
 
 // stopGrace is how long the daemon may take to end.
@@ -42,6 +53,8 @@ func Down(ctx context.Context, o DownOptions) error {
 	if err := GoHome(i); err != nil {
 		return err
 	}
+	tell := progress(o.Progress)
+	tell.of("the daemon", 0, 0)
 	if err := stop(ctx, i, stopGrace); err != nil {
 		return err
 	}
@@ -50,7 +63,8 @@ func Down(ctx context.Context, o DownOptions) error {
 		return err
 	}
 	defer c.release()
-	if err := errors.Join(o.Drivers.DestroyRuntime(ctx, i, o.KeepState), clear(ctx, i, o.Drivers)); err != nil {
+	tell.of("containers", 0, 0)
+	if err := errors.Join(o.Drivers.DestroyRuntime(ctx, i, o.KeepState), clear(ctx, i, o.Drivers, tell)); err != nil {
 		return err // the directories stay, so that another `weir down` finds what is left
 	}
 	if err := os.RemoveAll(i.Run); err != nil {
@@ -68,8 +82,16 @@ func Down(ctx context.Context, o DownOptions) error {
 }
 
 // clear removes what the instance made outside its directories, but containers.
-func clear(ctx context.Context, i instance.Instance, d Drivers) error {
-	errs := []error{d.DestroySwitch(ctx, i), deleteLinks(i), deleteNamespaces(i), sandbox.New(i, kernel.Host{}, nil).DeleteAll(ctx), secrets.Delete(i), d.Images(i).Destroy(ctx)}
+func clear(ctx context.Context, i instance.Instance, d Drivers, tell progress) error {
+	tell.of("the switch", 0, 0)
+	errs := []error{d.DestroySwitch(ctx, i)}
+	tell.of("links", 0, 0)
+	errs = append(errs, deleteLinks(i, tell), deleteNamespaces(i, tell))
+	boxes := sandbox.New(i, kernel.Host{}, nil)
+	boxes.Told = tell.of
+	errs = append(errs, boxes.DeleteAll(ctx), secrets.Delete(i))
+	tell.of("mounted images", 0, 0)
+	errs = append(errs, d.Images(i).Destroy(ctx))
 	if err := unix.Unmount(filepath.Join(i.Run, homeFile), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", filepath.Join(i.Run, homeFile), err))
 	}
@@ -94,12 +116,12 @@ func removeState(i instance.Instance) error {
 }
 
 // deleteLinks removes every link of this namespace with the instance's mark.
-func deleteLinks(i instance.Instance) error {
-	_, err := netns.DeleteByAlias(i.Alias(""))
+func deleteLinks(i instance.Instance, tell progress) error {
+	_, err := netns.DeleteByAlias(i.Alias(""), func(done, all int) { tell.of("links", done, all) })
 	return err
 }
 
-func deleteNamespaces(i instance.Instance) error {
+func deleteNamespaces(i instance.Instance, tell progress) error {
 	if err := netns.Delete(i.TunnelNetns()); err != nil {
 		return err
 	}
@@ -107,7 +129,8 @@ func deleteNamespaces(i instance.Instance) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	for _, e := range entries {
+	for n, e := range entries {
+		tell.of("network namespaces", n, len(entries))
 		err = errors.Join(err, netns.Delete(filepath.Join(i.NetnsDir(), e.Name())))
 	}
 	return err

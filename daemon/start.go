@@ -70,7 +70,7 @@ const neverWasTimeout = 20 * time.Second
 func (c *claim) neverWas(ctx context.Context, i instance.Instance, d Drivers) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), neverWasTimeout)
 	defer cancel()
-	err := clear(ctx, i, d)
+	err := clear(ctx, i, d, nil)
 	if err == nil {
 		err = os.RemoveAll(i.Run)
 	}

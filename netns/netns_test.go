@@ -133,7 +133,7 @@ func TestCreateIsIdempotentAndDeleteRemovesAll(t *testing.T) {
 // A namespace with many links is empty before it ends, and who has no more time goes on later.
 func TestEmptyRemovesManyLinks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n")
-	if err := Empty(t.Context(), path); err != nil {
+	if err := Empty(t.Context(), path, nil); err != nil {
 		t.Fatalf("no namespace: %v", err)
 	}
 	if err := Create(path, Options{}); err != nil {
@@ -166,17 +166,22 @@ func TestEmptyRemovesManyLinks(t *testing.T) {
 		return len(links) - 1 // lo
 	}
 	add(0, 10)
-	if err := Empty(t.Context(), path); err != nil || count() != 10 {
+	if err := Empty(t.Context(), path, nil); err != nil || count() != 10 {
 		t.Fatalf("a few links: %v, %d are left of 10: want all", err, count())
 	}
 	add(10, 60)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Empty(over, path); !errors.Is(err, context.Canceled) || count() != 60 {
+	if err := Empty(over, path, nil); !errors.Is(err, context.Canceled) || count() != 60 {
 		t.Fatalf("no time: %v, %d links of 60", err, count())
 	}
-	if err := Empty(t.Context(), path); err != nil || count() != 0 {
+	var told []int
+	tell := func(done, all int) { told = append(told, all-done) }
+	if err := Empty(t.Context(), path, tell); err != nil || count() != 0 {
 		t.Fatalf("%v, %d links are left", err, count())
+	}
+	if len(told) != 61 || told[0] != 61 || told[60] != 1 { // with lo
+		t.Errorf("links that were left, as was told: %v", told)
 	}
 }
 

@@ -280,8 +280,9 @@ func (s *Space) Delete(name string) error {
 }
 
 // DeleteByAlias removes the interfaces whose alias starts with prefix, which must not be empty, and tells their names. With all those of an
-// instance ("weir:INSTANCE:") go those that it made and could not mark any more. An interface that went with its peer meanwhile is no error.
-func (s *Space) DeleteByAlias(prefix string) ([]string, error) {
+// instance ("weir:INSTANCE:") go those that it made and could not mark any more. An interface that went with its peer meanwhile is no error. told, unless nil, hears how many
+// are gone, of how many.
+func (s *Space) DeleteByAlias(prefix string, told func(done, all int)) ([]string, error) {
 	if prefix == "" {
 		return nil, errors.New("delete links by alias: an empty prefix would delete every link")
 	}
@@ -293,11 +294,12 @@ func (s *Space) DeleteByAlias(prefix string) ([]string, error) {
 	if strings.Count(prefix, ":") == 2 && strings.HasSuffix(prefix, ":") {
 		group = Unmarked(prefix)
 	}
+	links = slices.DeleteFunc(links, func(l Link) bool { return !strings.HasPrefix(l.Alias, prefix) && !l.halfMade(group) })
 	var gone []string
 	var errs []error
-	for _, l := range links {
-		if !strings.HasPrefix(l.Alias, prefix) && !l.halfMade(group) {
-			continue
+	for i, l := range links {
+		if told != nil {
+			told(i, len(links))
 		}
 		if err := s.Delete(l.Name); err != nil {
 			errs = append(errs, err)
@@ -319,13 +321,13 @@ func Links(prefix string) ([]Link, error) {
 }
 
 // DeleteByAlias removes links of the calling thread's namespace; see Space.DeleteByAlias.
-func DeleteByAlias(prefix string) ([]string, error) {
+func DeleteByAlias(prefix string, told func(done, all int)) ([]string, error) {
 	s, err := At("")
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	return s.DeleteByAlias(prefix)
+	return s.DeleteByAlias(prefix, told)
 }
 
 func parseLink(m []byte) (Link, error) {

@@ -46,14 +46,15 @@ func TestVethPutsBothEndsWhereTheyBelong(t *testing.T) {
 	if err != nil || len(links) != 2 {
 		t.Errorf("links by alias: %v, %v", links, err)
 	}
-	gone, err := host.DeleteByAlias("weir:t:")
-	if err != nil || len(gone) != 2 {
-		t.Errorf("deleted %v, %v", gone, err)
+	told := ""
+	gone, err := host.DeleteByAlias("weir:t:", func(done, all int) { told += fmt.Sprint(done, "/", all, " ") })
+	if err != nil || len(gone) != 2 || told != "0/2 1/2 " {
+		t.Errorf("deleted %v, %v, told %q", gone, err, told)
 	}
 	if links, _ = peer.Links("weir:"); len(links) != 0 {
 		t.Errorf("peers left: %v", links)
 	}
-	if _, err := host.DeleteByAlias(""); err == nil {
+	if _, err := host.DeleteByAlias("", nil); err == nil {
 		t.Error("an empty alias prefix was taken")
 	}
 }

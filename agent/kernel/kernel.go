@@ -28,7 +28,9 @@ func (Host) Exists(path string) bool { return netns.Exists(path) }
 func (Host) Delete(path string) error { return netns.Delete(path) }
 
 // Empty removes the links of a namespace, if there are many; see netns.Empty.
-func (Host) Empty(ctx context.Context, path string) error { return netns.Empty(ctx, path) }
+func (Host) Empty(ctx context.Context, path string, told func(done, all int)) error {
+	return netns.Empty(ctx, path, told)
+}
 
 // Check tells why there is no namespace to work in.
 func (Host) Check(space string) error { return at(space, func(*netns.Space) error { return nil }) }

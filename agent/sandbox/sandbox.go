@@ -44,7 +44,7 @@ type Kernel interface {
 	CreateOwned(user, net string, ids netns.IDs) error
 	Exists(path string) bool
 	Delete(path string) error
-	Empty(ctx context.Context, path string) error
+	Empty(ctx context.Context, path string, told func(done, all int)) error
 	Veth(space string, pairs ...netns.VethOptions) (made bool, err error)
 	SetMTU(space string, mtu int, pairs map[string]string) error
 	DeleteLinks(names ...string) error
@@ -59,6 +59,9 @@ type Images interface {
 
 // Maker makes, finds and removes the sandboxes of an instance.
 type Maker struct {
+	// Told hears what is being removed, and how much of it is gone; nil: nobody does.
+	Told func(what string, done, all int)
+
 	instance instance.Instance
 	kernel   Kernel
 	images   Images
@@ -291,7 +294,8 @@ func (m *Maker) DeleteAll(ctx context.Context) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, e := range entries {
+	for i, e := range entries {
+		m.tell("sandboxes", i, len(entries))
 		err = errors.Join(err, m.Remove(ctx, filepath.Join(m.Dir(), e.Name())))
 	}
 	if err != nil {
@@ -306,7 +310,9 @@ func (m *Maker) Remove(ctx context.Context, dir string) error {
 	first, _ := os.Readlink(filepath.Join(dir, "ids")) // none
 	err := unmount(filepath.Join(dir, "root"))
 	if err == nil {
-		err = m.kernel.Empty(ctx, filepath.Join(dir, "net"))
+		err = m.kernel.Empty(ctx, filepath.Join(dir, "net"), func(done, all int) {
+			m.tell("links that the function of sandbox "+filepath.Base(dir)+" made", done, all)
+		})
 	}
 	if err == nil {
 		err = errors.Join(m.kernel.Delete(filepath.Join(dir, "net")), m.kernel.Delete(filepath.Join(dir, "user")))
@@ -321,6 +327,12 @@ func (m *Maker) Remove(ctx context.Context, dir string) error {
 		return netns.GiveIDsBack(dir, netns.OwnIDs(uint32(v)))
 	}
 	return nil
+}
+
+func (m *Maker) tell(what string, done, all int) {
+	if m.Told != nil {
+		m.Told(what, done, all)
+	}
 }
 
 func unmount(root string) error {

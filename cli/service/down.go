@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ type DownOptions struct {
 	KeepState bool // leave the intent, the images and the logs: the next up brings all back
 	Timeout   time.Duration
 	Out       io.Writer // a line for each thing that was removed
+	// Progress hears what is being removed, and how much of it is gone where it is many things; else all is 0.
+	Progress func(what string, done, all int)
 }
 
 func (a *commands) downCommand() *cobra.Command {
@@ -61,7 +64,11 @@ Where there is something to lose, the command says what, and asks. Without a ter
 			ctx, cancel := command.Ending(cmd.Context(), o.Timeout, "down")
 			defer cancel()
 			there := exists(o.Instance.Run) || exists(o.Instance.Root)
-			if err := a.Down(ctx, o); err != nil {
+			var end func()
+			o.Progress, end = a.removing()
+			err = a.Down(ctx, o)
+			end()
+			if err != nil {
 				return err
 			}
 			switch {
@@ -79,6 +86,38 @@ Where there is something to lose, the command says what, and asks. Without a ter
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "erase the state without a question")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", command.WaitDefault, "how long to wait; 0 is for ever")
 	return cmd
+}
+
+// showAfter is when work counts as long, so that it is shown.
+const showAfter = 2 * time.Second
+
+// removing shows what is being removed, if that takes long, until end.
+func (a *commands) removing() (tell func(what string, done, all int), end func()) {
+	var now atomic.Pointer[string]
+	p, over, ended := a.Progress(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer p.Clear()
+		wait := showAfter
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(wait):
+			}
+			wait = command.ShowEvery
+			if text := now.Load(); text != nil {
+				p.Show("removing %s", *text)
+			}
+		}
+	}()
+	tell = func(what string, done, all int) {
+		if all > 0 {
+			what += fmt.Sprintf(": %d of %d", done, all)
+		}
+		now.Store(&what)
+	}
+	return tell, func() { close(over); <-ended }
 }
 
 // countTimeout bounds how long a daemon may take to say what it has.

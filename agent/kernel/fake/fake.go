@@ -87,7 +87,7 @@ func (k *Kernel) Exists(path string) bool {
 }
 
 // Empty does nothing: no links but ours are in memory.
-func (k *Kernel) Empty(context.Context, string) error { return nil }
+func (k *Kernel) Empty(context.Context, string, func(done, all int)) error { return nil }
 
 // Delete removes a namespace with its links, or a symbolic link to one.
 func (k *Kernel) Delete(path string) error {
