@@ -60,6 +60,12 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	t := newTranslator(cfg.Ports, stack, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
 	o := s.Options()
 	o.Side, o.Handle, o.Tick = loopLink, t.handle, t.tick
+	if t.short, err = openShortcut(o.In, o.Side, t.linkHeader); err == nil {
+		defer t.short.Close()
+		o.After = cfg.Ports
+	} else {
+		s.Log.Warn("all frames of connections go through the function: the kernel has no shortcut", "error", err)
+	}
 	if frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (c config) render(e *engine) []byte {
 	}
 	var text bytes.Buffer
 	err := nginxConf.Execute(&text, map[string]any{
-		"Run": e.run, "Tmp": e.tmp, "Full": e.full(), "Health": e.health(), "Results": filepath.Join(e.run, resultsSocket), "Listens": listens, "SizeMB": c.SizeMB,
+		"Run": e.run, "Tmp": e.tmp, "Full": e.full(), "Health": e.health(), "Results": filepath.Join(e.run, resultsPipe), "Listens": listens, "SizeMB": c.SizeMB,
 		"MaxObject": c.MaxObjectKB << 10, "TTL": c.DefaultTTLS, "Short": atMost(c.MaxObjectKB << 10), "AsClient": asClient, "AsServer": asServer, "Bound": bound, "Dialled": dialled, "Connections": 2*maxConnections + 64,
 	})
 	if err != nil {
@@ -220,7 +220,7 @@ http {
 		http2 on;
 		http2_max_concurrent_streams 8; # of one connection, each of which may need one to the server
 		set $port {{.Port}};
-		access_log syslog:server=unix:{{$.Results}},nohostname result;
+		access_log {{$.Results}} result buffer=32k flush=100ms;
 		set $full 0;
 		if (-f {{$.Full}}) { set $full 1; }
 		location / {

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
-const resultsSocket = "results.sock"
+const resultsPipe = "results"
 
 // results counts what nginx says of each request, by whether its answer was kept: HIT, MISS, EXPIRED, BYPASS ...; "-" is a request that nginx answers itself.
 type results struct {
@@ -17,41 +21,36 @@ type results struct {
 	requests, bytes map[string]uint64
 }
 
-// listen to nginx until the connection is closed. nginx does not wait: what is not read in time is not counted.
-func (r *results) listen(dir string) (net.PacketConn, error) {
-	path := filepath.Join(dir, resultsSocket)
+// listen to nginx until the pipe is closed. nginx writes many lines at once, and waits if they are not read.
+func (r *results) listen(dir string) (io.Closer, error) {
+	path := filepath.Join(dir, resultsPipe)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
-	c, err := net.ListenPacket("unixgram", path)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("pipe of results: %w", err)
+	}
+	pipe, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // both ways: nginx finds a reader, and the reader no end
 	if err != nil {
-		return nil, fmt.Errorf("socket of results: %w", err)
+		return nil, fmt.Errorf("pipe of results: %w", err)
 	}
 	r.requests, r.bytes = map[string]uint64{}, map[string]uint64{}
 	go func() {
-		b := make([]byte, 4<<10)
-		for {
-			n, _, err := c.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			r.add(string(b[:n]))
+		for lines := bufio.NewScanner(pipe); lines.Scan(); {
+			r.add(lines.Text())
 		}
 	}()
-	return c, nil
+	return pipe, nil
 }
 
 // statuses that nginx knows; so the map is bounded.
 var statuses = []string{"HIT", "MISS", "EXPIRED", "BYPASS", "REVALIDATED", "UPDATING", "STALE", "-"}
 
-// add a line of syslog that ends with status and bytes.
+// add a line, of status and bytes.
 func (r *results) add(line string) {
-	words := strings.Fields(line)
-	if len(words) < 2 {
-		return
-	}
-	status, length := words[len(words)-2], uint64(0)
-	if _, err := fmt.Sscan(words[len(words)-1], &length); err != nil {
+	status, rest, _ := strings.Cut(line, " ")
+	length, err := strconv.ParseUint(rest, 10, 64)
+	if err != nil {
 		return
 	}
 	for _, s := range statuses {

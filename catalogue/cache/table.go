@@ -19,6 +19,7 @@ const (
 	opensWithin = 10 * time.Second
 	quietFor    = 15 * time.Minute // nginx asks silent clients each minute, and gives up silent servers after 10
 	closesIn    = 5 * time.Second  // nginx makes a connection to the server for each answer that it does not have
+	few         = 8                // segments of a client: those of a connection for one answer
 	forgotten   = time.Hour        // a station without connections: it gets another number, so what is cached of it is not found again
 )
 
@@ -132,6 +133,8 @@ type conn struct {
 	ipv6           bool
 	client, server *number
 	seen           time.Time
+	segments       int       // of the client, that were seen
+	short          time.Time // until when a shortcut may have it
 	opened, reset  bool
 	fin            [2]bool // from the client's side, from the server's
 }
@@ -139,6 +142,9 @@ type conn struct {
 // track what a segment says about the connection's life.
 func (c *conn) track(fromServer bool, flags uint8, now time.Time) {
 	c.seen = now
+	if !fromServer {
+		c.segments++
+	}
 	if !fromServer && flags&(nf.SYN|nf.ACK) == nf.ACK {
 		c.opened = true
 	}
@@ -150,6 +156,11 @@ func (c *conn) track(fromServer bool, flags uint8, now time.Time) {
 		c.fin[side] = true
 	}
 	c.reset = c.reset || flags&nf.RST != 0
+}
+
+// lasts tells whether a shortcut is worth its making, and possible.
+func (c *conn) lasts() bool {
+	return c.opened && c.segments > few && !c.reset && !c.fin[0] && !c.fin[1] && !c.ipv6 && c.key.client.n == 0
 }
 
 func (c *conn) over(now time.Time) bool {
@@ -169,6 +180,7 @@ type table struct {
 	link    map[ends]*conn
 	pairs   map[pair]*latest
 	accepts bool // those from clients
+	removed func(*conn)
 }
 
 // pair of a client and a server, by their numbers.
@@ -181,7 +193,7 @@ type latest struct {
 }
 
 func newTable(accepts bool) table {
-	return table{map[key]*conn{}, map[ends]*conn{}, map[pair]*latest{}, accepts}
+	return table{of: map[key]*conn{}, link: map[ends]*conn{}, pairs: map[pair]*latest{}, accepts: accepts, removed: func(*conn) {}}
 }
 
 func (t *table) add(c *conn) {
@@ -221,6 +233,7 @@ func (t *table) hasRoom() bool {
 }
 
 func (t *table) remove(c *conn) {
+	t.removed(c)
 	c.client.hold(-1)
 	c.server.hold(-1)
 	if t.accepts {

@@ -18,8 +18,9 @@ type translator struct {
 	linkHeader []byte   // of frames to nginx
 	now        func() time.Time
 	send       func(nf.Dir, nf.Frame)
-	accepted   table // from clients
-	dialled    table // to servers
+	short      *shortcut // nil: none
+	accepted   table     // from clients
+	dialled    table     // to servers
 	clients    numbers
 	servers    numbers
 	count      counts
@@ -29,16 +30,19 @@ type counts struct {
 	Connections uint64 // of clients, that nginx got
 	Dialled     uint64 // to servers
 	Full        uint64 // of clients, that went to the server since there was no room
+	Long        uint64 // failures to shorten the way of one
 	Dropped     uint64 // segments that do not belong where they came
 }
 
 func newTranslator(ports []uint16, stack net.HardwareAddr, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
 	link := slices.Concat(stack, stack, []byte{nf.EtherIPv4 >> 8, nf.EtherIPv4 & 0xff})
 	link[6] ^= 4 // from another one
-	return &translator{
+	t := &translator{
 		ports: ports, linkHeader: link, now: now, send: send, accepted: newTable(true), dialled: newTable(false),
 		clients: numbers{of: map[neighbour]*number{}, reuses: true}, servers: numbers{of: map[neighbour]*number{}},
 	}
+	t.accepted.removed = t.lengthen
+	return t
 }
 
 func (t *translator) tick(now time.Time) {
@@ -85,6 +89,7 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 	switch {
 	case mine != nil && whole && !foreign:
 		mine.track(d == nf.Down, p.Flags, t.now())
+		t.shorten(d, mine)
 		t.toStack(mine, d, f, &p)
 	case mine == nil && other == nil:
 		return nf.Pass
@@ -92,6 +97,26 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 		t.count.Dropped++
 	}
 	return nf.Drop
+}
+
+// shorten the way of a client's connection that lasts.
+func (t *translator) shorten(d nf.Dir, c *conn) {
+	if t.short == nil || d != nf.Up || !c.lasts() || c.seen.Before(c.short) {
+		return
+	}
+	if err := t.short.add(c); err != nil { // it goes the long way
+		t.count.Long++
+	}
+	c.short = c.seen.Add(shortFor + time.Second)
+}
+
+// lengthen it again, before its addresses on the link may be those of another one.
+func (t *translator) lengthen(c *conn) {
+	if t.short != nil && t.now().Before(c.short) {
+		if err := t.short.remove(c); err != nil {
+			t.count.Long++
+		}
+	}
 }
 
 // accept a client's connection. nil: it goes to the server.

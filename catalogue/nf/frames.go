@@ -27,6 +27,7 @@ type Frames struct {
 	o     Options
 	probe []byte      // the first 14 bytes of the platform's probes; nil: none
 	ports [3]*port    // by the direction of their frames; the third may be nil
+	after *port       // see Options.After; nil: none
 	in    batch       // what was received last
 	out   [3]outgoing // by direction
 	wakes int         // eventfd
@@ -41,6 +42,7 @@ type Frames struct {
 type Options struct {
 	In, Out string                   // names of the ports; default "in" and "out"
 	Side    string                   // a third port, which the function has made: "" none. Its frames come to the handler as Side and never pass; Send(Side) sends there
+	After   []uint16                 // TCP ports of servers: untagged IPv4 segments to them that come by the port in, and all IPv4 that comes by Side, are seen after nftables' hook ingress, which may take them. Empty: as the others, before it
 	Probe   string                   // file with the addresses of the platform's probes; default ProbeFile. Without such a file no frame passes unasked
 	Handle  func(Dir, Frame) Verdict // asked about each frame; nil: all pass
 	Tick    func(now time.Time)      // called each second, for what times out; nil: not called
@@ -198,28 +200,44 @@ func OpenFrames(o Options) (*Frames, error) {
 		names = append(names, o.Side)
 	}
 	for d, name := range names {
-		if s.ports[d], err = openPort(name); err != nil {
+		if s.ports[d], err = s.openPort(name, Dir(d)); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("port %s: %w", name, err)
+		}
+	}
+	if len(o.After) > 0 {
+		if s.after, err = openPort(o.In, Up, unix.ETH_P_IP, afterFilter(o.After, true)); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("port %s: %w", o.In, err)
 		}
 	}
 	return s, nil
 }
 
-// open are the ports that there are.
-func (s *Frames) open() []*port {
-	if s.ports[Side] == nil {
-		return s.ports[:Side]
+func (s *Frames) openPort(name string, d Dir) (*port, error) {
+	switch {
+	case len(s.o.After) > 0 && d == Up:
+		return openPort(name, d, unix.ETH_P_ALL, afterFilter(s.o.After, false))
+	case len(s.o.After) > 0 && d == Side:
+		return openPort(name, d, unix.ETH_P_IP, nil)
 	}
-	return s.ports[:]
+	return openPort(name, d, unix.ETH_P_ALL, nil)
+}
+
+// open are the ports that there are.
+func (s *Frames) open() (all []*port) {
+	for _, p := range append(s.ports[:], s.after) {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // Close the sockets: no frame passes any more. Not while Run runs.
 func (s *Frames) Close() {
-	for _, p := range s.ports {
-		if p != nil {
-			unix.Close(p.fd)
-		}
+	for _, p := range s.open() {
+		unix.Close(p.fd)
 	}
 	if s.wakes >= 0 {
 		unix.Close(s.wakes)
@@ -243,9 +261,9 @@ func (s *Frames) exit(d Dir) *port {
 
 // Counters so far. Only for the handler, Tick and what Do runs.
 func (s *Frames) Counters() Counters {
-	for d, p := range s.open() {
+	for _, p := range s.open() {
 		if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil { // it begins anew with each reading
-			s.count.Missed[d] += uint64(st.Drops)
+			s.count.Missed[p.dir] += uint64(st.Drops)
 		}
 	}
 	return s.count
@@ -294,7 +312,7 @@ func (s *Frames) Run(ctx context.Context) error {
 	}
 	fds = append(fds, unix.PollFd{Events: unix.POLLIN, Fd: int32(s.wakes)})
 	next := time.Now().Add(tickEvery)
-	ready := []bool{true, true, true}[:len(ports)]
+	ready := slices.Repeat([]bool{true}, len(ports))
 	if s.o.Due != nil {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -302,12 +320,12 @@ func (s *Frames) Run(ctx context.Context) error {
 		defer unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) //nolint:errcheck // 0: as it was
 	}
 	for ctx.Err() == nil {
-		for d := range ports {
-			if !ready[d] {
+		for i, p := range ports {
+			if !ready[i] {
 				continue
 			}
 			var err error
-			if ready[d], err = s.receive(Dir(d)); err != nil {
+			if ready[i], err = s.receive(p); err != nil {
 				return err
 			}
 		}
@@ -336,8 +354,8 @@ func (s *Frames) Run(ctx context.Context) error {
 		if err := poll(fds, timeout); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for frames: %w", err)
 		}
-		for d := range ports {
-			ready[d] = ready[d] || fds[d].Revents != 0
+		for i := range ports {
+			ready[i] = ready[i] || fds[i].Revents != 0
 		}
 		if fds[len(ports)].Revents != 0 {
 			s.called()
@@ -394,8 +412,8 @@ func (s *Frames) end() {
 }
 
 // receive takes one batch from a port. more: there may be another.
-func (s *Frames) receive(d Dir) (more bool, err error) {
-	p := s.ports[d]
+func (s *Frames) receive(p *port) (more bool, err error) {
+	d := p.dir
 	n, err := s.in.read(p.fd)
 	switch {
 	case errors.Is(err, unix.EAGAIN):
@@ -456,6 +474,7 @@ func (s *Frames) flushTo(d Dir) {
 // port is one of the function's interfaces.
 type port struct {
 	name       string
+	dir        Dir // of what comes by it
 	fd         int
 	index, mtu int
 	down       bool
@@ -484,7 +503,8 @@ const (
 	sendPatience  = 100_000 // microseconds that a full interface may hold us up
 )
 
-func openPort(name string) (*port, error) {
+// openPort takes frames of a protocol (ETH_P_ALL: all, before the hook ingress of nftables) that a filter takes.
+func openPort(name string, d Dir, protocol uint16, filter []unix.SockFilter) (*port, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w (the ports in and out must exist before the function starts)", err)
@@ -504,8 +524,11 @@ func openPort(name string) (*port, error) {
 	if err == nil {
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: sendPatience})
 	}
+	if err == nil && filter != nil {
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	}
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: 0x0300}) // ETH_P_ALL, in network order
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: protocol<<8 | protocol>>8}) // in network order
 	}
 	if err == nil { // a network card would keep back what is addressed to others
 		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC})
@@ -514,7 +537,39 @@ func openPort(name string) (*port, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
-	return &port{name: name, fd: fd, index: i.Index, mtu: i.MTU}, nil
+	return &port{name: name, dir: d, fd: fd, index: i.Index, mtu: i.MTU}, nil
+}
+
+// afterFilter takes the segments of Options.After, or all other frames.
+func afterFilter(ports []uint16, them bool) []unix.SockFilter {
+	const (
+		tagPresent = 0xfffff000 + 48 // SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT
+		whole      = 0xffffffff      // bytes that are taken
+	)
+	yes, no := uint32(0), uint32(whole)
+	if them {
+		yes, no = no, yes
+	}
+	n := uint8(len(ports))
+	f := []unix.SockFilter{ // jumps count from the next instruction; "no" is that behind the ports
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 38, Jf: n + 11}, // too short for ports
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: tagPresent},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: n + 9},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: EtherIPv4, Jf: n + 7},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x45, Jf: n + 5}, // no options
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 23},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: TCP, Jf: n + 3},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 20},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0x3fff, Jt: n + 1}, // fragments
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 36},
+	}
+	for i, p := range ports {
+		f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(p), Jt: n - uint8(i)})
+	}
+	return append(f, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: no}, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: yes})
 }
 
 const (
