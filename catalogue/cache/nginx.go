@@ -37,7 +37,7 @@ type engine struct {
 	client   *http.Client
 }
 
-func (e *engine) full() string   { return filepath.Join(e.run, "full") }
+func (e *engine) room() string   { return filepath.Join(e.run, "room") }
 func (e *engine) health() string { return filepath.Join(e.run, "health.sock") }
 
 // startEngine writes nginx's configuration, starts it and waits until it answers.
@@ -46,6 +46,9 @@ func startEngine(ctx context.Context, log *slog.Logger, cfg config, run, tmp str
 	e.client = &http.Client{Timeout: answersIn, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", e.health())
 	}}}
+	if err := e.mark(); err != nil {
+		return nil, err
+	}
 	file := filepath.Join(run, "nginx.conf")
 	if err := os.WriteFile(file, cfg.render(e), 0o600); err != nil {
 		return nil, err
@@ -129,20 +132,20 @@ func (e *engine) watch(ctx context.Context) error {
 	}
 }
 
-// mark whether there is room for more answers, by a file that nginx looks for.
+// mark that there is room for more answers, by a file that nginx looks for with each request: one that exists is found faster than one that does not.
 func (e *engine) mark() error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(e.tmp, &s); err != nil {
 		return fmt.Errorf("room in %s: %w", e.tmp, err)
 	}
-	if s.Bavail*uint64(s.Bsize) < fullBelow {
-		f, err := os.OpenFile(e.full(), os.O_CREATE, 0o600)
+	if s.Bavail*uint64(s.Bsize) >= fullBelow {
+		f, err := os.OpenFile(e.room(), os.O_CREATE, 0o600)
 		if err != nil {
 			return err
 		}
 		return f.Close()
 	}
-	if err := os.Remove(e.full()); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(e.room()); err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	return nil
@@ -157,7 +160,7 @@ func (c config) render(e *engine) []byte {
 	}
 	var text bytes.Buffer
 	err := nginxConf.Execute(&text, map[string]any{
-		"Run": e.run, "Tmp": e.tmp, "Full": e.full(), "Health": e.health(), "Results": filepath.Join(e.run, resultsPipe), "Listens": listens, "SizeMB": c.SizeMB,
+		"Run": e.run, "Tmp": e.tmp, "Room": e.room(), "Health": e.health(), "Results": filepath.Join(e.run, resultsPipe), "Listens": listens, "SizeMB": c.SizeMB,
 		"MaxObject": c.MaxObjectKB << 10, "TTL": c.DefaultTTLS, "Short": atMost(c.MaxObjectKB << 10), "AsClient": asClient, "AsServer": asServer, "Bound": bound, "Dialled": dialled, "Connections": 2*maxConnections + 64,
 	})
 	if err != nil {
@@ -221,8 +224,8 @@ http {
 		http2_max_concurrent_streams 8; # of one connection, each of which may need one to the server
 		set $port {{.Port}};
 		access_log {{$.Results}} result buffer=32k flush=100ms;
-		set $full 0;
-		if (-f {{$.Full}}) { set $full 1; }
+		set $full 1;
+		if (-f {{$.Room}}) { set $full 0; }
 		location / {
 			proxy_pass http://$the_server:{{.Port}}$request_uri;
 			proxy_bind $the_client;
