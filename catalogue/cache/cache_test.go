@@ -14,12 +14,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/rig"
 )
 
@@ -38,6 +40,9 @@ func TestCache(t *testing.T) {
 	t.Run("what is one person's", func(t *testing.T) { testPersonal(t, root) })
 	t.Run("others", func(t *testing.T) { testOthers(t, root) })
 	t.Run("from before", func(t *testing.T) { testFromBefore(t, root) })
+	t.Run("lasts", func(t *testing.T) { testLasts(t, root) })
+	t.Run("no shortcut", func(t *testing.T) { testNoShortcut(t, root) })
+	t.Run("each once", func(t *testing.T) { testEachOnce(t, root) })
 	t.Run("full", func(t *testing.T) { testFull(t, root) })
 	t.Run("hostile", func(t *testing.T) { testHostile(t, root) })
 	t.Run("nginx dies", func(t *testing.T) { testDies(t, root) })
@@ -365,6 +370,111 @@ func testFromBefore(t *testing.T, root string) {
 	}
 	launch(t, r, root, ``)
 	say("after")
+}
+
+// A connection that lasts is the kernel's: it goes on while the function is stopped, with right checksums, whoever computes them.
+func testLasts(t *testing.T, root string) {
+	for who, without := range map[string][2]string{"senders": {"client", stackLink}, "the next links": {loopLink, "in"}} {
+		t.Run("checksums by "+who, func(t *testing.T) {
+			r, p := start(t, root, ``)
+			serveSite(t, r, "80")
+			for _, link := range without {
+				at := &rig.Station{Netns: r.Netns}
+				if link == "client" {
+					at = r.Client
+				}
+				rig.Command(t, at, "ethtool", "-K", link, "tx", "off")
+			}
+			c := dial(t, r, server4+":80")
+			in := bufio.NewReader(c)
+			path := "/keep/lasts?" + strings.Repeat("long", 1500) // several segments both ways
+			get := func(what string) {
+				t.Helper()
+				must(t, c.SetDeadline(time.Now().Add(rig.Patience)))
+				fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "x|"+path+"|" {
+					t.Fatalf("%s: %.60s (%d bytes), %v", what, got, len(got), err)
+				}
+			}
+			for range 2 * few {
+				get("at first")
+			}
+			p.Signal(syscall.SIGSTOP)
+			for range few {
+				get("while the function is stopped")
+			}
+			p.Signal(syscall.SIGCONT)
+			get("afterwards")
+			p.Signal(syscall.SIGUSR1)
+			p.Await("shortened=")
+			if strings.Contains(p.Output(), "shortened=0 ") {
+				t.Error("no connection was shortened")
+			}
+		})
+	}
+}
+
+// Where the kernel has no shortcut, the loop has all segments.
+func testNoShortcut(t *testing.T, root string) {
+	r := rig.New(t, false)
+	r.Do(r.Netns, func() error {
+		other, err := openShortcut("in", "out", "out", make([]byte, 14)) // it has the table, and another may not
+		if err == nil {
+			t.Cleanup(other.Close)
+		}
+		return err
+	})
+	p := launch(t, r, root, ``)
+	p.Await("the kernel has no shortcut")
+	serveSite(t, r, "80")
+	urls := slices.Repeat([]string{"http://" + server4 + "/keep/long"}, 2*few)
+	if got := curl(t, r, urls...); strings.Count(got, "X-Cache: HIT") != len(urls)-1 {
+		t.Errorf("%s", got)
+	}
+}
+
+// What is not nginx's passes once, whichever socket of the loop it comes by.
+func testEachOnce(t *testing.T, root string) {
+	r := rig.New(t, false)
+	launch(t, r, root, ``)
+	segment := []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 8, 10, 77, 0, 9, 0x20, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 5 << 4, nf.ACK, 1, 0, 0, 0, 0, 0}
+	for what, change := range map[string]func(f []byte) []byte{
+		"plain":            func(f []byte) []byte { return f },
+		"a tag":            func(f []byte) []byte { return slices.Insert(f, 12, 0x81, 0, 0, 7) },
+		"a tag without ID": func(f []byte) []byte { return slices.Insert(f, 12, 0x81, 0, 0x60, 0) },
+		"two tags":         func(f []byte) []byte { return slices.Insert(f, 12, 0x88, 0xa8, 0, 3, 0x81, 0, 0, 7) },
+		"options":          func(f []byte) []byte { f[14], f[17] = 0x46, 44; return slices.Insert(f, 34, 1, 1, 1, 1) },
+		"a first fragment": func(f []byte) []byte { f[20] = 0x20; return f },
+		"a later fragment": func(f []byte) []byte { f[20], f[21] = 0, 5; return f },
+		"another port":     func(f []byte) []byte { f[37] = 81; return f },
+		"cut":              func(f []byte) []byte { return f[:36] },
+		"UDP":              func(f []byte) []byte { f[23] = 17; return f },
+		"another length":   func(f []byte) []byte { f[17] = 30; return f },
+		"FIN":              func(f []byte) []byte { f[47] |= nf.FIN; return f },
+	} {
+		f := change(slices.Clone(segment))
+		r.Client.Send(f)
+		seen := 0
+		for n := range byte(2) { // the second one comes after all that the loop had at the first
+			mark := rig.Probe(n)
+			r.Client.Send(mark)
+			for got := []byte(nil); !bytes.Equal(got, mark); {
+				if got = r.Server.Receive(rig.Patience); got == nil {
+					t.Fatalf("%s: no probe passes", what)
+				}
+				if bytes.Equal(got, f) {
+					seen++
+				}
+			}
+		}
+		if seen != 1 {
+			t.Errorf("%s: it came %d times", what, seen)
+		}
+	}
 }
 
 // While there is no room for answers none are kept, and all come.

@@ -60,11 +60,11 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	t := newTranslator(cfg.Ports, stack, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
 	o := s.Options()
 	o.Side, o.Handle, o.Tick = loopLink, t.handle, t.tick
-	if t.short, err = openShortcut(o.In, o.Side, t.linkHeader); err == nil {
-		defer t.short.Close()
-		o.After = cfg.Ports
+	if short, err := openShortcut(o.In, stackLink, loopLink, t.linkHeader); err == nil {
+		defer short.Close()
+		t.short, o.After = short, cfg.Ports
 	} else {
-		s.Log.Warn("all frames of connections go through the function: the kernel has no shortcut", "error", err)
+		s.Log.Info("the kernel has no shortcut: all segments go through the function", "error", err)
 	}
 	if frames, err = nf.OpenFrames(o); err != nil {
 		return err
@@ -97,7 +97,7 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 			frames.Do(func() {
 				c, n := frames.Counters(), t.count
 				s.Log.Info("counters", append([]any{
-					"connections", n.Connections, "open", len(t.accepted.of), "to servers", n.Dialled, "uncached", n.Full, "dropped", n.Dropped,
+					"connections", n.Connections, "open", len(t.accepted.of), "to servers", n.Dialled, "shortened", n.Shortened, "failures of the shortcut", n.Failed, "uncached", n.Full, "dropped", n.Dropped,
 					"missed", c.Missed[nf.Up] + c.Missed[nf.Down] + c.Missed[nf.Side], "refused", c.Refused[nf.Up] + c.Refused[nf.Down] + c.Refused[nf.Side],
 				}, served.list()...)...)
 			})

@@ -179,8 +179,8 @@ type table struct {
 	of      map[key]*conn
 	link    map[ends]*conn
 	pairs   map[pair]*latest
-	accepts bool // those from clients
-	removed func(*conn)
+	accepts bool        // those from clients
+	removed func(*conn) // is told
 }
 
 // pair of a client and a server, by their numbers.

@@ -18,7 +18,9 @@ type translator struct {
 	linkHeader []byte   // of frames to nginx
 	now        func() time.Time
 	send       func(nf.Dir, nf.Frame)
-	short      *shortcut // nil: none
+	short      shortcut  // nil: none
+	resumes    time.Time // when the shortcut is to be used again, after it failed
+	ended      []*conn   // that it has to forget
 	accepted   table     // from clients
 	dialled    table     // to servers
 	clients    numbers
@@ -26,11 +28,21 @@ type translator struct {
 	count      counts
 }
 
+// shortcut hands on segments of clients' connections, for shortFor from add on.
+type shortcut interface {
+	add(*conn) error
+	remove([]*conn) error
+}
+
+// pauseAfter is how long no connection is added to a shortcut that failed.
+const pauseAfter = time.Minute
+
 type counts struct {
 	Connections uint64 // of clients, that nginx got
 	Dialled     uint64 // to servers
 	Full        uint64 // of clients, that went to the server since there was no room
-	Long        uint64 // failures to shorten the way of one
+	Shortened   uint64 // times that one was added to the shortcut
+	Failed      uint64 // failures of the shortcut
 	Dropped     uint64 // segments that do not belong where they came
 }
 
@@ -41,12 +53,17 @@ func newTranslator(ports []uint16, stack net.HardwareAddr, now func() time.Time,
 		ports: ports, linkHeader: link, now: now, send: send, accepted: newTable(true), dialled: newTable(false),
 		clients: numbers{of: map[neighbour]*number{}, reuses: true}, servers: numbers{of: map[neighbour]*number{}},
 	}
-	t.accepted.removed = t.lengthen
+	t.accepted.removed = func(c *conn) {
+		if t.now().Before(c.short) {
+			t.ended = append(t.ended, c)
+		}
+	}
 	return t
 }
 
 func (t *translator) tick(now time.Time) {
 	t.accepted.tick(now)
+	t.forget()
 	t.dialled.tick(now)
 	t.clients.tick(now)
 	t.servers.tick(now)
@@ -89,7 +106,9 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 	switch {
 	case mine != nil && whole && !foreign:
 		mine.track(d == nf.Down, p.Flags, t.now())
-		t.shorten(d, mine)
+		if d == nf.Up {
+			t.shorten(mine)
+		}
 		t.toStack(mine, d, f, &p)
 	case mine == nil && other == nil:
 		return nf.Pass
@@ -100,27 +119,38 @@ func (t *translator) handle(d nf.Dir, f nf.Frame) nf.Verdict {
 }
 
 // shorten the way of a client's connection that lasts.
-func (t *translator) shorten(d nf.Dir, c *conn) {
-	if t.short == nil || d != nf.Up || !c.lasts() || c.seen.Before(c.short) {
+func (t *translator) shorten(c *conn) {
+	now := c.seen
+	if t.short == nil || !c.lasts() || now.Before(c.short) || now.Before(t.resumes) {
 		return
 	}
-	if err := t.short.add(c); err != nil { // it goes the long way
-		t.count.Long++
+	if err := t.short.add(c); err != nil {
+		t.failed(now)
+		return
 	}
-	c.short = c.seen.Add(shortFor + time.Second)
+	t.count.Shortened++
+	c.short = now.Add(shortFor + time.Second)
 }
 
-// lengthen it again, before its addresses on the link may be those of another one.
-func (t *translator) lengthen(c *conn) {
-	if t.short != nil && t.now().Before(c.short) {
-		if err := t.short.remove(c); err != nil {
-			t.count.Long++
-		}
+// forget connections that are over, before others have their addresses and ports.
+func (t *translator) forget() {
+	if len(t.ended) == 0 {
+		return
 	}
+	if err := t.short.remove(t.ended); err != nil {
+		t.failed(t.now())
+	}
+	t.ended = nil
+}
+
+func (t *translator) failed(now time.Time) {
+	t.count.Failed++
+	t.resumes = now.Add(pauseAfter)
 }
 
 // accept a client's connection. nil: it goes to the server.
 func (t *translator) accept(k key, f nf.Frame, p *nf.Packet) *conn {
+	defer t.forget()
 	if !unicast(p, f.Data) {
 		return nil
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -326,6 +328,90 @@ func TestFromTheStack(t *testing.T) {
 	b.give(nf.Up, segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80, syn: true}.frame(t))
 	if _, sent := b.give(nf.Side, segment{from: "243.0.0.1", to: "244.0.0.1", sport: 33000, dport: 22, syn: true}.frame(t)); len(sent) != 1 || b.dirs[0] != nf.Side {
 		t.Error("to a port that is not configured")
+	}
+}
+
+// noted is a shortcut that notes what it is told.
+type noted struct {
+	told []string
+	err  error
+}
+
+func (n *noted) add(c *conn) error {
+	n.told = append(n.told, fmt.Sprint("add ", c.key.clientPort))
+	return n.err
+}
+
+func (n *noted) remove(all []*conn) error {
+	for _, c := range all {
+		n.told = append(n.told, fmt.Sprint("remove ", c.key.clientPort))
+	}
+	return n.err
+}
+
+// TestConnectionsThatLastAreShortened: again and again while they last, and no longer than others have none of their addresses and ports. What the kernel cannot
+// rewrite, and connections for one answer, stay with the loop.
+func TestConnectionsThatLastAreShortened(t *testing.T) {
+	connect := func(b *bench, s segment, more int) {
+		s.syn = true
+		b.give(nf.Up, s.frame(t))
+		s.syn, s.ack = false, true
+		for range more {
+			b.give(nf.Up, s.frame(t))
+		}
+	}
+	client := segment{from: "10.0.0.1", to: "10.0.0.2", fromMAC: 1, toMAC: 2, sport: 4000, dport: 80}
+	ack := client
+	ack.ack = true
+	fin, reset, other, tagged, six := ack, ack, client, client, client
+	fin.fin, reset.r, other.fromMAC, tagged.tags = true, true, 9, []uint16{7}
+	six.from, six.to = "fd00::1", "fd00::2"
+	pass := func(b *bench, d time.Duration) {
+		b.now = b.now.Add(d)
+		b.x.tick(b.now)
+	}
+	for what, tt := range map[string]struct {
+		do   func(*bench)
+		want []string
+	}{
+		"one answer":    {func(b *bench) { connect(b, client, few-1) }, nil},
+		"many segments": {func(b *bench) { connect(b, client, 5*few) }, []string{"add 4000"}},
+		"another's":     {func(b *bench) { connect(b, client, 1); connect(b, other, 5*few) }, nil},
+		"a VLAN tag":    {func(b *bench) { connect(b, tagged, 5*few) }, nil},
+		"IPv6":          {func(b *bench) { connect(b, six, 5*few) }, nil},
+		"it goes on": {func(b *bench) {
+			connect(b, client, few)
+			pass(b, shortFor+time.Second)
+			b.give(nf.Up, ack.frame(t))
+		}, []string{"add 4000", "add 4000"}},
+		"it has ended": {func(b *bench) {
+			connect(b, client, few)
+			b.give(nf.Up, fin.frame(t))
+			pass(b, shortFor+time.Second)
+			b.give(nf.Up, fin.frame(t))
+		}, []string{"add 4000"}},
+		"the same ports": {func(b *bench) { connect(b, client, few); b.give(nf.Up, fin.frame(t)); connect(b, client, few) }, []string{"add 4000", "remove 4000", "add 4000"}},
+		"reset, and over": {func(b *bench) {
+			connect(b, client, few)
+			b.give(nf.Up, reset.frame(t))
+			pass(b, closesIn+time.Second)
+		}, []string{"add 4000", "remove 4000"}},
+		"over for long": {func(b *bench) { connect(b, client, few); pass(b, quietFor+time.Second) }, []string{"add 4000"}},
+	} {
+		b, n := newBench(t), &noted{}
+		b.x.short = n
+		tt.do(b)
+		if !slices.Equal(n.told, tt.want) {
+			t.Errorf("%s: told %q, want %q", what, n.told, tt.want)
+		}
+	}
+	b, n := newBench(t), &noted{err: errors.New("no")}
+	b.x.short = n
+	connect(b, client, 5*few)
+	pass(b, pauseAfter)
+	b.give(nf.Up, ack.frame(t))
+	if want := []string{"add 4000", "add 4000"}; !slices.Equal(n.told, want) || b.x.count.Failed != 2 || len(b.sent) != 1 {
+		t.Errorf("a shortcut that fails: told %q, want %q; %+v", n.told, want, b.x.count)
 	}
 }
 

@@ -42,10 +42,13 @@ type Frames struct {
 type Options struct {
 	In, Out string                   // names of the ports; default "in" and "out"
 	Side    string                   // a third port, which the function has made: "" none. Its frames come to the handler as Side and never pass; Send(Side) sends there
-	After   []uint16                 // TCP ports of servers: untagged IPv4 segments to them that come by the port in, and all IPv4 that comes by Side, are seen after nftables' hook ingress, which may take them. Empty: as the others, before it
 	Probe   string                   // file with the addresses of the platform's probes; default ProbeFile. Without such a file no frame passes unasked
 	Handle  func(Dir, Frame) Verdict // asked about each frame; nil: all pass
 	Tick    func(now time.Time)      // called each second, for what times out; nil: not called
+	// After are TCP ports of servers. Segments to them by IPv4, whole, without options of IP and VLAN tags, that come by the port in, and all of IPv4 that comes by
+	// Side, come to the handler only if nftables' hook ingress leaves them; all other frames come before it. Rules there must drop what has a VLAN tag, which would come
+	// again without. Empty: all come before it.
+	After []uint16
 	// Due is called after each batch of frames, and when the time has come that it returned last. It sends what is due by then and returns when more is; the zero
 	// time: nothing waits. nil: not called. The loop then keeps a thread of its own, whose timers the kernel does not put off.
 	Due func(now time.Time) (next time.Time)
@@ -206,7 +209,7 @@ func OpenFrames(o Options) (*Frames, error) {
 		}
 	}
 	if len(o.After) > 0 {
-		if s.after, err = openPort(o.In, Up, unix.ETH_P_IP, afterFilter(o.After, true)); err != nil {
+		if s.after, err = openPort(o.In, taken{Up, unix.ETH_P_IP, afterFilter(o.After, true)}); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("port %s: %w", o.In, err)
 		}
@@ -217,11 +220,11 @@ func OpenFrames(o Options) (*Frames, error) {
 func (s *Frames) openPort(name string, d Dir) (*port, error) {
 	switch {
 	case len(s.o.After) > 0 && d == Up:
-		return openPort(name, d, unix.ETH_P_ALL, afterFilter(s.o.After, false))
+		return openPort(name, taken{dir: d, filter: afterFilter(s.o.After, false)})
 	case len(s.o.After) > 0 && d == Side:
-		return openPort(name, d, unix.ETH_P_IP, nil)
+		return openPort(name, taken{dir: d, protocol: unix.ETH_P_IP})
 	}
-	return openPort(name, d, unix.ETH_P_ALL, nil)
+	return openPort(name, taken{dir: d})
 }
 
 // open are the ports that there are.
@@ -503,8 +506,14 @@ const (
 	sendPatience  = 100_000 // microseconds that a full interface may hold us up
 )
 
-// openPort takes frames of a protocol (ETH_P_ALL: all, before the hook ingress of nftables) that a filter takes.
-func openPort(name string, d Dir, protocol uint16, filter []unix.SockFilter) (*port, error) {
+// taken are the frames that come by a port.
+type taken struct {
+	dir      Dir
+	protocol uint16            // of Ethernet, after the hook ingress of nftables; 0: all, before it
+	filter   []unix.SockFilter // nil: none
+}
+
+func openPort(name string, t taken) (*port, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w (the ports in and out must exist before the function starts)", err)
@@ -524,11 +533,14 @@ func openPort(name string, d Dir, protocol uint16, filter []unix.SockFilter) (*p
 	if err == nil {
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: sendPatience})
 	}
-	if err == nil && filter != nil {
-		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	if err == nil && t.filter != nil {
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(t.filter)), Filter: &t.filter[0]})
+	}
+	if t.protocol == 0 {
+		t.protocol = unix.ETH_P_ALL
 	}
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: protocol<<8 | protocol>>8}) // in network order
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: t.protocol<<8 | t.protocol>>8}) // in network order
 	}
 	if err == nil { // a network card would keep back what is addressed to others
 		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC})
@@ -537,39 +549,7 @@ func openPort(name string, d Dir, protocol uint16, filter []unix.SockFilter) (*p
 		unix.Close(fd)
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
-	return &port{name: name, dir: d, fd: fd, index: i.Index, mtu: i.MTU}, nil
-}
-
-// afterFilter takes the segments of Options.After, or all other frames.
-func afterFilter(ports []uint16, them bool) []unix.SockFilter {
-	const (
-		tagPresent = 0xfffff000 + 48 // SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT
-		whole      = 0xffffffff      // bytes that are taken
-	)
-	yes, no := uint32(0), uint32(whole)
-	if them {
-		yes, no = no, yes
-	}
-	n := uint8(len(ports))
-	f := []unix.SockFilter{ // jumps count from the next instruction; "no" is that behind the ports
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
-		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 38, Jf: n + 11}, // too short for ports
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: tagPresent},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: n + 9},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 12},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: EtherIPv4, Jf: n + 7},
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 14},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x45, Jf: n + 5}, // no options
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 23},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: TCP, Jf: n + 3},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 20},
-		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0x3fff, Jt: n + 1}, // fragments
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 36},
-	}
-	for i, p := range ports {
-		f = append(f, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(p), Jt: n - uint8(i)})
-	}
-	return append(f, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: no}, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: yes})
+	return &port{name: name, dir: t.dir, fd: fd, index: i.Index, mtu: i.MTU}, nil
 }
 
 const (

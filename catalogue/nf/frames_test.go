@@ -157,9 +157,9 @@ func TestStreamsPassUnchanged(t *testing.T) {
 func TestTaggedSegmentsPassUnchanged(t *testing.T) {
 	r, s := open(t, Options{})
 	var from, to *port
-	r.Do(r.Client.Netns, func() (err error) { from, err = openPort("client", Up, unix.ETH_P_ALL, nil); return err })
+	r.Do(r.Client.Netns, func() (err error) { from, err = openPort("client", taken{}); return err })
 	defer unix.Close(from.fd)
-	r.Do(r.Server.Netns, func() (err error) { to, err = openPort("server", Up, unix.ETH_P_ALL, nil); return err })
+	r.Do(r.Server.Netns, func() (err error) { to, err = openPort("server", taken{}); return err })
 	defer unix.Close(to.fd)
 	run(t, s)
 	var in batch
