@@ -90,12 +90,8 @@ func shortTables(clients, nginx hook, in, loop uint32) []netlink.Message {
 			})
 		}))
 	}
-	up := slices.Concat(plainSegments(), []attributes{
-		load(0, unix.NFT_PAYLOAD_LL_HEADER, 6, 8), load(2, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 8), load(4, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4),
-	}, rewritten(upMap, upKey/4, loop))
-	down := slices.Concat(plainSegments(), []attributes{
-		load(0, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 8), load(2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4),
-	}, rewritten(downMap, downKey/4, in))
+	up := slices.Concat(plainSegments(), []attributes{load(0, unix.NFT_PAYLOAD_LL_HEADER, 6, 8)}, loadEnds(2), rewritten(upMap, upKey/4, loop))
+	down := slices.Concat(plainSegments(), loadEnds(0), rewritten(downMap, downKey/4, in))
 	// The loop has seen what has a VLAN tag, and would see it again without.
 	tagged := []attributes{load(checked, unix.NFT_PAYLOAD_LL_HEADER, 12, 2), compare(unix.NFT_CMP_NEQ, nf.EtherIPv4>>8, nf.EtherIPv4&0xff), drop()}
 	return append(all, rule(clients.link, up), rule(clients.link, tagged), rule(nginx.link, down))
@@ -127,6 +123,7 @@ func expression(name string, data attributes) attributes {
 	}
 }
 
+// load a part of a header. The kernel is quickest with 4 bytes, and with mask and compare of them.
 func load(to, base, offset, length uint32) attributes {
 	return expression("payload", func(e *netlink.AttributeEncoder) {
 		e.Uint32(unix.NFTA_PAYLOAD_DREG, register(to))
@@ -185,7 +182,14 @@ func plainSegments() []attributes {
 	return []attributes{
 		load(checked, unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 1), compare(unix.NFT_CMP_EQ, 0x45),
 		load(checked, unix.NFT_PAYLOAD_NETWORK_HEADER, 6, 4), mask(0x3f, 0xff, 0, 0xff), compare(unix.NFT_CMP_EQ, 0, 0, 0, unix.IPPROTO_TCP),
-		load(checked, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), mask(0x07), compare(unix.NFT_CMP_EQ, 0), // FIN, SYN, RST
+		load(checked, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 12, 4), mask(0, nf.FIN|nf.SYN|nf.RST, 0, 0), compare(unix.NFT_CMP_EQ, 0, 0, 0, 0),
+	}
+}
+
+// loadEnds loads addresses and ports into three registers.
+func loadEnds(to uint32) []attributes {
+	return []attributes{
+		load(to, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), load(to+1, unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), load(to+2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4),
 	}
 }
 
