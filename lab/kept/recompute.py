@@ -2,7 +2,7 @@
 """Recompute the lab's results and the published figures from the raw data, with numpy and scipy.
 
   recompute.py pages TOP            every figure of the generated tables in README.md, docs/results/README.md and docs/results/runs.md
-  recompute.py run DIR RESULTS      the results of one run (DIR), as the lab computed them (RESULTS, JSON of its report's "results")
+  recompute.py run DIR RESULTS ...  the results of runs (DIR), as the lab computed them (RESULTS, JSON of its report's "results")
 
 It reads journals (results.jsonl, results.jsonl.gz), files of the former harness, index.yaml, figures.yaml and the pages. It uses nothing of Weir's
 code. It prints what differs and exits with 1, or prints how many figures it compared.
@@ -997,18 +997,29 @@ def lost(run, part, levels, l, s):
     return float(np.median(out)) * times, float(np.median(near)) * times if near else 0.0, void, trials
 
 
+def agree(whose):
+    """Prints what differs, and tells whether nothing does."""
+    for p in problems[:50]:
+        print(whose + p)
+    print(f"{whose}{compared} comparisons with numpy {np.__version__} and scipy {scipy.__version__}: {len(problems)} differ")
+    return bool(compared and not problems)
+
+
 def main(arguments):
+    global compared
     if len(arguments) == 2 and arguments[0] == "pages":
         Pages(arguments[1]).check()
-    elif len(arguments) == 3 and arguments[0] == "run":
-        with open(arguments[2], encoding="utf-8") as f:
-            check_run(arguments[1], json.load(f))
-    else:
+        sys.exit(not agree(""))
+    if len(arguments) < 3 or len(arguments) % 2 == 0 or arguments[0] != "run":
         sys.exit(__doc__)
-    for p in problems[:50]:
-        print(p)
-    print(f"{compared} comparisons with numpy {np.__version__} and scipy {scipy.__version__}: {len(problems)} differ")
-    sys.exit(1 if problems or not compared else 0)
+    all_agree = True
+    for path, results in zip(arguments[1::2], arguments[2::2]):
+        problems.clear()
+        compared = 0
+        with open(results, encoding="utf-8") as f:
+            check_run(path, json.load(f))
+        all_agree = agree(results + ": ") and all_agree
+    sys.exit(not all_agree)
 
 
 if __name__ == "__main__":

@@ -33,14 +33,9 @@ func TestFiguresAreRecomputed(t *testing.T) {
 	}
 }
 
-// resultsOf a run, as the lab computes them, in a file.
-func resultsOf(t *testing.T, dir string, edit func(*lab.Results)) string {
+// written results, in a file.
+func written(t *testing.T, r lab.Results) string {
 	t.Helper()
-	r, err := lab.Report(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	edit(&r)
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -50,9 +45,59 @@ func resultsOf(t *testing.T, dir string, edit func(*lab.Results)) string {
 	return file
 }
 
+// resultsOf a run, as the lab computes them.
+func resultsOf(t *testing.T, dir string) lab.Results {
+	t.Helper()
+	r, err := lab.Report(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// toldOf is what the other program says of a file of results, which it names in each line.
+func toldOf(out, file string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, file+": "); ok {
+			b.WriteString(rest)
+		}
+	}
+	return b.String()
+}
+
+// alterationsAreFound has the other program look at results of a run that were altered, each by another edit: it names what each altered.
+func alterationsAreFound(t *testing.T, dir string, edits map[string]func(*lab.Results)) {
+	t.Helper()
+	text, err := json.Marshal(resultsOf(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, files := []string{"run"}, map[string]string{}
+	for want, edit := range edits {
+		var altered lab.Results
+		if err := json.Unmarshal(text, &altered); err != nil {
+			t.Fatal(err)
+		}
+		edit(&altered)
+		files[want] = written(t, altered)
+		args = append(args, dir, files[want])
+	}
+	out, err := recompute(t, args...)
+	if err == nil {
+		t.Error("altered results: no error")
+	}
+	for want, file := range files {
+		if told := toldOf(out, file); !strings.Contains(told, want) || strings.HasSuffix(told, ": 0 differ\n") {
+			t.Errorf("altered %q:\n%s", want, told)
+		}
+	}
+}
+
 // The lab's results of every run that is kept, by another program: medians, ratios, intervals, p-values, verdicts, claims, what is void.
 func TestResultsAreRecomputed(t *testing.T) {
 	t.Parallel()
+	args, files := []string{"run"}, map[string]string{}
 	for _, row := range index(t).Runs {
 		dir := filepath.Join(published, row.Run)
 		if row.Bench() {
@@ -61,8 +106,16 @@ func TestResultsAreRecomputed(t *testing.T) {
 		if lab.Repeated(dir) {
 			dir = filepath.Join(dir, "001")
 		}
-		if out, err := recompute(t, "run", dir, resultsOf(t, dir, func(*lab.Results) {})); err != nil {
-			t.Errorf("%s: %v\n%s", row.Run, err, out)
+		files[row.Run] = written(t, resultsOf(t, dir))
+		args = append(args, dir, files[row.Run])
+	}
+	out, err := recompute(t, args...)
+	if err != nil {
+		t.Error(err)
+	}
+	for run, file := range files {
+		if told := toldOf(out, file); !strings.HasSuffix(told, ": 0 differ\n") {
+			t.Errorf("%s:\n%s", run, told)
 		}
 	}
 }
@@ -71,7 +124,7 @@ func TestResultsAreRecomputed(t *testing.T) {
 func TestAlteredFiguresAreFound(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(published, "generator-2026-11-22")
-	for want, edit := range map[string]func(*lab.Results){
+	alterationsAreFound(t, dir, map[string]func(*lab.Results){
 		"measured": func(r *lab.Results) { r.Measured++ },
 		"median":   func(r *lab.Results) { *r.Parts[0].Groups[0].Metrics[0].Values[0].Median *= 1.00001 },
 		"low":      func(r *lab.Results) { r.Parts[0].Groups[0].Metrics[0].Values[1].Interval.Low *= 0.9999 },
@@ -98,12 +151,7 @@ func TestAlteredFiguresAreFound(t *testing.T) {
 		},
 		"claim":        func(r *lab.Results) { r.Parts[0].Claims[0].Systems[0].Interval.High *= 2 },
 		"packet-frame": func(r *lab.Results) { r.Parts[0].Claims[1].Systems[0].Verdict = claim.Missed },
-	} {
-		out, err := recompute(t, "run", dir, resultsOf(t, dir, edit))
-		if err == nil || !strings.Contains(out, want) {
-			t.Errorf("altered %q: %v\n%s", want, err, out)
-		}
-	}
+	})
 
 	other := t.TempDir()
 	abs, err := filepath.Abs(published)
@@ -126,6 +174,7 @@ func TestAlteredFiguresAreFound(t *testing.T) {
 func TestAlteredShapesAreFound(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(published, "wires-2026-11-22")
+	edits := map[string]func(*lab.Results){}
 	for want, edit := range map[string]func(*lab.ClaimOn){
 		"error of the law power": func(on *lab.ClaimOn) { on.Shape.Errors["power"] *= 1.00001 },
 		"noise":                  func(on *lab.ClaimOn) { on.Shape.Noise *= 1.00001 },
@@ -140,7 +189,7 @@ func TestAlteredShapesAreFound(t *testing.T) {
 		"gain high":    func(on *lab.ClaimOn) { on.Shape.GainInterval.High *= 1.00001 },
 		"verdict":      func(on *lab.ClaimOn) { on.Verdict = claim.SameDirection },
 	} {
-		out, err := recompute(t, "run", dir, resultsOf(t, dir, func(r *lab.Results) {
+		edits["claim linear-cost on ebpf "+want] = func(r *lab.Results) {
 			for _, p := range r.Parts {
 				for _, c := range p.Claims {
 					if c.Claim.ID == "linear-cost" {
@@ -148,11 +197,9 @@ func TestAlteredShapesAreFound(t *testing.T) {
 					}
 				}
 			}
-		}))
-		if err == nil || !strings.Contains(out, "claim linear-cost on ebpf "+want) {
-			t.Errorf("altered %q: %v\n%s", want, err, out)
 		}
 	}
+	alterationsAreFound(t, dir, edits)
 }
 
 // alter the result of a level that is compared.

@@ -166,14 +166,14 @@ func Kinds() []Kind {
 			kinds[i] = made
 		}
 	}
-	all, short := networks(), kinds
+	all, forwarders, short := networks(), functions(), kinds
 	for i := range all {
 		all[i].check = remembered(all[i].check)
 	}
 	for _, r := range runtimes() {
 		r.check = remembered(r.check)
 		for _, n := range all {
-			for _, f := range functions() {
+			for _, f := range forwarders {
 				p := Point{r.name, n.name, f.name}
 				if slices.ContainsFunc(short, func(k Kind) bool { return k.Point == p }) {
 					continue
