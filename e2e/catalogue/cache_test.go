@@ -46,8 +46,10 @@ func page(path string) string { return strings.Repeat(path+" ", 200_000/(len(pat
 // TestWebIsCachedInAChain: the policy of its README between two stations, by IPv4 and IPv6: a page that is asked for again comes whole, and not from the server;
 // the server sees the clients' addresses; HTTPS, pings and a stream to another port pass. With nginx dead clients reach the server, and the function comes back.
 func TestWebIsCachedInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			showLogs(t, r, "web")
 			r.MustApply(ctx, t, r.DualEndpoints()+example(t, "cache"))

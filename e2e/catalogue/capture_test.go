@@ -47,8 +47,10 @@ func capturing(ctx context.Context, t *testing.T, r *rig.Rig, do func(), args ..
 // Both directions are heard at every port, whatever the switch and whoever forwards; a filter is carried out; a flood is bounded, and what is dropped from the capture is
 // said.
 func TestPortsAreCaptured(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			r.MustApply(ctx, t, r.Endpoints()+
 				"functions:\n  fw: {image: firewall, config: {allow: [icmp, udp]}}\n  w: {image: wire}\n  mon: {image: monitor}\n"+

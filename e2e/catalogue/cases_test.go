@@ -231,6 +231,7 @@ func made(text, data string) []byte {
 
 // TestCases: `weir function test` sends each case's frames to the real image, and what comes out is what is expected, both ways.
 func TestCases(t *testing.T) {
+	t.Parallel()
 	bin, _, err := rig.Programs()
 	must(t, err)
 	top, err := rig.Top()
@@ -250,6 +251,7 @@ func TestCases(t *testing.T) {
 	}
 	for folder := range folders {
 		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
 			argv := []string{"function", "test", "catalogue/" + folder}
 			if *update {
 				argv = append(argv, "--update")

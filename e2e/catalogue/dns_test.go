@@ -42,8 +42,10 @@ func example(t *testing.T, function string) string {
 // TestDNSIsBalancedInAChain: the policy of its README between two stations, with real clients and a real server. An own name is balanced by weight, over
 // what is up; other names are as at the server, byte for byte; a changed configuration loses no query.
 func TestDNSIsBalancedInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			document := fmt.Sprintf("endpoints:\n  alice: {netns: %s, interface: eth0, address: 10.9.0.1/24, addresses: [\"2001:db8:9::1/64\"]}\n"+
 				"  bob: {netns: %s, interface: eth0, address: 10.9.0.2/24, addresses: [10.9.0.12/24, \"2001:db8:9::2/64\"]}\n", r.Alice(), r.Bob()) + example(t, "dns-lb")

@@ -30,6 +30,7 @@ exec sleep infinity
 // TestImagesThatDoNotKnowWeir: an image of Debian with iptables-legacy and a shell script works in a chain, as does one that Docker builds of a Dockerfile of
 // three lines. Neither has a label; the operator says which capabilities they get.
 func TestImagesThatDoNotKnowWeir(t *testing.T) {
+	t.Parallel()
 	host := rig.DockerEngine(t)
 	root := debian(t)
 	docker(t, host, "", "sh", "-c", `tar -C "$0" -c . | docker import -c 'CMD ["/filter.sh"]' - elsewhere:1`, script(t, root))
@@ -42,6 +43,7 @@ func TestImagesThatDoNotKnowWeir(t *testing.T) {
 
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			if out, err := r.Weir(ctx, "image", "import", saved); err != nil || !strings.Contains(out, "elsewhere:1") {
 				t.Fatalf("import of what Docker saved: %s %v", out, err)

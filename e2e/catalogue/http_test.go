@@ -24,8 +24,10 @@ import (
 // TestHTTPIsFilteredInAChain: the policy of its README between two stations, with curl and a real server, by IPv4 and IPv6: what is allowed comes whole, what is
 // forbidden does not come, however it is cut or coded; other traffic is untouched; a changed configuration and a restart let nothing by.
 func TestHTTPIsFilteredInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			document := r.DualEndpoints() + example(t, "http-filter")
 			r.MustApply(ctx, t, document)

@@ -25,8 +25,10 @@ const (
 // the rest passes, whole segments of local senders among it. Other rules are in force without the end of a connection. If Suricata dies, nothing passes, and
 // it is started again.
 func TestSuricataInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			showLogs(t, r, "ips")
 			document := func(word string) string {
@@ -110,6 +112,7 @@ func TestSuricataInAChain(t *testing.T) {
 
 // TestSuricataBehindATap: it sees what passes, drops nothing and tells.
 func TestSuricataBehindATap(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.ForTest(t, rig.Options{})
 	showLogs(t, r, "watch")
 	r.MustApply(ctx, t, suricata(r, `

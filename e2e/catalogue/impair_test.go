@@ -12,8 +12,10 @@ import (
 // TestABadLineInAChain: the policy of its README between two stations. Echo requests take as long as it says, by IPv4 and IPv6, datagrams that are not chosen
 // do not wait, none is lost, a stream arrives whole and has the rate, and what the seed says is lost is lost, each time.
 func TestABadLineInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			document := r.DualEndpoints() + example(t, "impair")
 			r.MustApply(ctx, t, document)

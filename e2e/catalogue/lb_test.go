@@ -18,8 +18,10 @@ import (
 // TestConnectionsAreBalancedInAChain: the policy of its README between a client and two targets, by IPv4 and IPv6. Connections are spread by weight; one in flight
 // outlives a changed configuration and a restart; a target that goes down gets no more and is told of; nobody else gets what is not for them.
 func TestConnectionsAreBalancedInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			carol := r.Name + "-carol"
 			if err := r.Namespace(carol); err != nil {

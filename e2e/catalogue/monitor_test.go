@@ -23,8 +23,10 @@ import (
 // TestFlowsAreReadFromATap: what passes a tap is read as JSON and as IPFIX from a running monitor, through the API; tshark finds the flows in the file. The host's collector
 // gets them, too. All of it by IPv4 and IPv6, pings and connections. It stands in nobody's way.
 func TestFlowsAreReadFromATap(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw, "--collector", "127.0.0.1:4739"}})
 			var collector net.PacketConn
 			if err := netns.Do(netns.Path(r.Netns), func() (err error) { collector, err = net.ListenPacket("udp", "127.0.0.1:4739"); return err }); err != nil {

@@ -17,8 +17,10 @@ import (
 // TestNATInAChain: the policy of its README between two stations. The server sees the pool, a port is forwarded, IPv6 passes as it is, streams are as fast as they may be, and
 // a connection outlives a changed configuration.
 func TestNATInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			carol := r.Name + "-carol" // a station that has no part in it
 			if err := r.Namespace(carol); err != nil {

@@ -16,8 +16,10 @@ import (
 // TestDatagramsAreProcessedInAChain: the policy of its README between two stations. Datagrams to the function's address come to the server as new ones, by IPv4
 // and IPv6, and all other frames pass; a restart and a changed configuration bring it back.
 func TestDatagramsAreProcessedInAChain(t *testing.T) {
+	t.Parallel()
 	for name, x := range map[string]struct{ sw, image string }{"ebpf": {"ebpf", "udp-forward"}, "ovs": {"ovs", "udp-forward"}, "socat": {"ebpf", "udp-forward-socat"}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", x.sw}})
 			document := r.DualEndpoints() + strings.Replace(example(t, "udp-forward"), "image: udp-forward", "image: "+x.image, 1)
 			r.MustApply(ctx, t, document)

@@ -11,8 +11,10 @@ import (
 // TestWiresInAChain: the functions that only forward, one behind the other, on both switches: TCP passes, and no datagram is
 // lost while their order in the chain changes.
 func TestWiresInAChain(t *testing.T) {
+	t.Parallel()
 	for _, sw := range []string{"ebpf", "ovs"} {
 		t.Run(sw, func(t *testing.T) {
+			t.Parallel()
 			r, ctx := rig.ForTest(t, rig.Options{Args: []string{"--switch", sw}})
 			document := func(path string) string {
 				return r.Endpoints() + fmt.Sprintf(`functions:

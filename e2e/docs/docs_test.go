@@ -39,8 +39,8 @@ func pages(t *testing.T) []Page {
 	return out
 }
 
-// The blocks of these pages are executed. docs/cli.md is a reference whose examples stand for themselves.
-var executed = []string{"deploy-a-chain.md", "demonstration.md", "ui.md", "write-an-nf.md", "operate.md", "backup.md", "several-hosts.md", "runtimes.md", "api.md", "fabric.md", "images.md", "run-a-study.md", "fair-peers.md",
+// The blocks of these pages are executed, the longest page first. docs/cli.md is a reference whose examples stand for themselves.
+var executed = []string{"run-a-study.md", "deploy-a-chain.md", "demonstration.md", "ui.md", "write-an-nf.md", "operate.md", "backup.md", "several-hosts.md", "runtimes.md", "api.md", "fabric.md", "images.md", "fair-peers.md",
 	"../catalogue/ids/README.md", "../catalogue/cache/README.md"}
 
 func TestCommandsOfThePagesDoWhatThePagesSay(t *testing.T) {

@@ -60,15 +60,16 @@ func chosen(args ...string) func(t *testing.T) (args, env []string) {
 	return func(*testing.T) ([]string, []string) { return args, nil }
 }
 
+// Machines take longest, where they are emulated: they begin first, beside the others.
 var runtimes = []runtime{
+	{name: "kvm", args: byMachines, grants: []grant{allowed}, free: true, passes: inMachines, switches: []string{"ebpf"},
+		abuses: slices.Concat(ownAbuses, []string{"events", "connections", "cpu"})},
 	{name: "native", args: chosen("--runtime", "native"), grants: every, abuses: everyAbuse, switches: []string{"ebpf", "ovs"}},
 	{name: "oci", args: chosen("--runtime", "oci"), grants: most, abuses: ownAbuses},
 	{name: "crun", args: byCrun, grants: []grant{unshared, allowed}, abuses: ownAbuses},
 	{name: "docker", args: byDocker, grants: most, abuses: ownAbuses},
 	{name: "lxc", args: chosen("--runtime", "lxc"), grants: most, abuses: ownAbuses},
 	{name: "nspawn", args: chosen("--runtime", "nspawn"), grants: most, abuses: ownAbuses},
-	{name: "kvm", args: byMachines, grants: []grant{allowed}, free: true, passes: inMachines, switches: []string{"ebpf"},
-		abuses: slices.Concat(ownAbuses, []string{"events", "connections", "cpu"})},
 	{name: "bare", args: chosen("--runtime", "bare", "--allow-bare"), grants: []grant{nothing}, free: true, passes: onTheHost,
 		abuses: slices.DeleteFunc(slices.Clone(ownAbuses), func(a string) bool { return onTheHost[a] != "" })},
 }
