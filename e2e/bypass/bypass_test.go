@@ -344,8 +344,11 @@ func open(t *testing.T, sw string) (*rig.Rig, context.Context) {
 	return r, ctx
 }
 
+func TestMain(m *testing.M) { os.Exit(rig.AtOnce(m, 3)) }
+
 // Whatever happens to a function, nothing that its policy closes passes.
 func TestNothingPassesAPolicyBy(t *testing.T) {
+	t.Parallel()
 	for _, sw := range switches {
 		t.Run(sw, func(t *testing.T) {
 			t.Parallel()
@@ -377,6 +380,7 @@ func TestNothingPassesAPolicyBy(t *testing.T) {
 
 // A new policy is closed from the moment when it is accepted until its chain works, unless all its functions say bypass.
 func TestANewPolicyIsClosedUntilItsChainWorks(t *testing.T) {
+	t.Parallel()
 	for _, sw := range switches {
 		t.Run(sw, func(t *testing.T) {
 			t.Parallel()

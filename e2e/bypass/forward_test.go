@@ -13,6 +13,7 @@ import (
 // Docker sets the policy of FORWARD to DROP, and has bridged packets shown to it. Open vSwitch's frames do not meet it. The eBPF switch's bridge does: with
 // --accept-bridged all passes, IPv4 and IPv6, steered and not; without it nothing that crosses the bridge. Other people's rules stay as they are.
 func TestAForwardPolicyOfDrop(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		args   []string

@@ -101,7 +101,7 @@ func TestWebIsCachedInAChain(t *testing.T) {
 				if _, err := r.Ping(ctx, r.Alice(), host, 5, "0.05"); err != nil {
 					t.Error(err)
 				}
-				if rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), host, 5201, 1); err != nil {
+				if rate, err := stream(ctx, r, host); err != nil {
 					t.Error(err)
 				} else {
 					t.Logf("%s: a stream to another port: %.2f Gbit/s", host, rate/1e9)

@@ -82,11 +82,14 @@ func TestPortsAreCaptured(t *testing.T) {
 					t.Errorf("%v: no error: %s", args, out)
 				}
 			}
-			said, _ := capturing(ctx, t, r, func() {
-				if _, err := r.Run(ctx, r.Alice(), "timeout", "5", "ping", "-q", "-f", "-s", "1400", "-l", "60", "-c", "2000", rig.BobAddr); err != nil {
-					t.Error(err)
-				}
-			}, "w/in", "--bytes", "1000000")
+			var said string
+			filling(func() {
+				said, _ = capturing(ctx, t, r, func() {
+					if _, err := r.Run(ctx, r.Alice(), "timeout", "5", "ping", "-q", "-f", "-s", "1400", "-l", "60", "-c", "2000", rig.BobAddr); err != nil {
+						t.Error(err)
+					}
+				}, "w/in", "--bytes", "1000000")
+			})
 			m := regexp.MustCompile(`^(\d+) frames, (\d+) dropped`).FindStringSubmatch(said)
 			if m == nil {
 				t.Fatal(said)

@@ -258,9 +258,11 @@ func TestCases(t *testing.T) {
 			}
 			c := exec.CommandContext(t.Context(), bin, argv...)
 			c.Dir = top
-			if out, err := c.CombinedOutput(); err != nil || !*update && !strings.Contains(string(out), "PASS") {
-				t.Errorf("%v\n%s", err, out)
-			}
+			counting(func() {
+				if out, err := c.CombinedOutput(); err != nil || !*update && !strings.Contains(string(out), "PASS") {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
 		})
 	}
 }

@@ -67,11 +67,10 @@ func TestDNSIsBalancedInAChain(t *testing.T) {
 					return err == nil && first4(m) == a, fmt.Sprint(m, err)
 				})
 			}
-			balanced(ctx, t, r)
-			unchanged(ctx, t, r)
-			clients(ctx, t, r)
-			changed(ctx, t, r, strings.Replace(document, "ttl: 5", "ttl: 6", 1))
-
+			counting(func() { balanced(ctx, t, r) })
+			counting(func() { unchanged(ctx, t, r) })
+			counting(func() { clients(ctx, t, r) })
+			counting(func() { changed(ctx, t, r, strings.Replace(document, "ttl: 5", "ttl: 6", 1)) })
 			restarted(ctx, t, r)
 
 			first() // a target goes down

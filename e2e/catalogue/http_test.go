@@ -246,7 +246,7 @@ func (w web) others() {
 	if _, err := w.r.Ping(w.ctx, w.r.Alice(), host, 5, "0.05"); err != nil {
 		w.t.Errorf("%s: %v", w.addr, err)
 	}
-	if rate, err := w.r.Iperf(w.ctx, w.r.Alice(), w.r.Bob(), host, 5201, 1); err != nil {
+	if rate, err := stream(w.ctx, w.r, host); err != nil {
 		w.t.Errorf("%s: %v", w.addr, err)
 	} else {
 		w.t.Logf("%s: a stream to another port: %.2f Gbit/s", w.addr, rate/1e9)

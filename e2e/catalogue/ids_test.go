@@ -59,7 +59,7 @@ func TestSuricataInAChain(t *testing.T) {
 			told(ctx, t, r, "IntrusionBlocked", `sid 1000001 "evil word", severity 1: TCP `)
 			told(ctx, t, r, "IntrusionAlert", `sid 1000002 "somebody pings", severity 3: ICMP 10.9.0.1 -> 10.9.0.2`)
 			told(ctx, t, r, "IntrusionAlert", `sid 1000003 "somebody pings by IPv6", severity 3: IPv6-ICMP fd00:9::1 -> fd00:9::2`)
-			if bits, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1); err != nil || bits < 10e6 {
+			if bits, err := stream(ctx, r, rig.BobAddr); err != nil || bits < 10e6 {
 				t.Errorf("a stream of large segments: %g bit/s, %v", bits, err)
 			}
 

@@ -31,16 +31,18 @@ func TestABadLineInAChain(t *testing.T) {
 					t.Errorf("%s: round trips: want at least 35 ms:\n%s", addr, out)
 				}
 			}
-			s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 500) // not chosen
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Await(ctx, 500); err != nil {
-				t.Fatal(err)
-			}
-			if o, err := s.Stop(); err != nil || o.Lost > 0 {
-				t.Errorf("datagrams that are not chosen: %+v, %v", o, err)
-			}
+			counting(func() {
+				s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 500) // not chosen
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Await(ctx, 500); err != nil {
+					t.Fatal(err)
+				}
+				if o, err := s.Stop(); err != nil || o.Lost > 0 {
+					t.Errorf("datagrams that are not chosen: %+v, %v", o, err)
+				}
+			})
 			rate, least, err := r.Limited(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 3, "--reverse")
 			if err != nil || least > 21e6 || rate < 1e6 {
 				t.Errorf("%.3g bit/s down, %.3g in the whole time, %v: want at most 20 Mbit/s", rate, least, err)
@@ -52,19 +54,21 @@ func TestABadLineInAChain(t *testing.T) {
 					r.MustApply(ctx, t, document)
 				}
 				r.MustApply(ctx, t, fmt.Sprintf(lossy, seed))
-				s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 500)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := s.Await(ctx, 400); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := s.Stop(); err != nil {
-					t.Fatal(err)
-				}
-				for n := range 300 {
-					fates[i] = append(fates[i], s.LostOf(n, n+1))
-				}
+				counting(func() {
+					s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 500)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := s.Await(ctx, 400); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := s.Stop(); err != nil {
+						t.Fatal(err)
+					}
+					for n := range 300 {
+						fates[i] = append(fates[i], s.LostOf(n, n+1))
+					}
+				})
 			}
 			if fmt.Sprint(fates[0]) != fmt.Sprint(fates[1]) || fmt.Sprint(fates[0]) == fmt.Sprint(fates[2]) {
 				t.Errorf("what is lost does not follow from the seed:\n%v\n%v\n%v", fates[0], fates[1], fates[2])

@@ -53,7 +53,7 @@ func TestNATInAChain(t *testing.T) {
 			if six, who := connect(ctx, t, r.Alice(), net.JoinHostPort(ipv6.bob, "7000")); who != six.LocalAddr().String() {
 				t.Errorf("by IPv6, which is not translated, the server sees %s: want %s", who, six.LocalAddr())
 			}
-			rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1)
+			rate, err := stream(ctx, r, rig.BobAddr)
 			if err != nil {
 				t.Error(err)
 			}

@@ -28,20 +28,22 @@ policies:
 `, path)
 			}
 			r.MustApply(ctx, t, document("a | b | c"))
-			if rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1); err != nil || rate == 0 {
+			if rate, err := stream(ctx, r, rig.BobAddr); err != nil || rate == 0 {
 				t.Fatal(rate, err)
 			}
-			if rate, err := r.Iperf(ctx, r.Alice(), r.Bob(), rig.BobAddr, 5201, 1, "--reverse"); err != nil || rate == 0 {
+			if rate, err := stream(ctx, r, rig.BobAddr, "--reverse"); err != nil || rate == 0 {
 				t.Fatal(rate, err)
 			}
-			s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 200)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.MustApply(ctx, t, document("b | a | c"))
-			if o, err := s.Stop(); err != nil || o.Lost > 0 || o.Received == 0 {
-				t.Errorf("datagrams: %+v, %v", o, err)
-			}
+			counting(func() {
+				s, err := rig.NewStream(r.Alice(), r.Bob(), rig.BobAddr, 7000, 200)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.MustApply(ctx, t, document("b | a | c"))
+				if o, err := s.Stop(); err != nil || o.Lost > 0 || o.Received == 0 {
+					t.Errorf("datagrams: %+v, %v", o, err)
+				}
+			})
 			for _, name := range []string{"a", "b"} {
 				var f api.Function
 				if err := r.Get(ctx, &f, "function", name); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {

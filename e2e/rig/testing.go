@@ -2,8 +2,10 @@ package rig
 
 import (
 	"context"
+	"flag"
 	"io"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -96,6 +98,15 @@ func Eventually(ctx context.Context, t *testing.T, what string, ok func() (bool,
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// AtOnce runs a package's tests, so many of those that are parallel at the same time, if nobody says otherwise (-parallel). Go has as many as there are processors:
+// too few for tests that wait for functions and clients more than they work.
+func AtOnce(m *testing.M, n int) (code int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+		panic(err) // no test program
+	}
+	return m.Run()
 }
 
 // Serve accepts TCP connections at an address in a namespace until the test ends; then they are closed.
