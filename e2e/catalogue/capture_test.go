@@ -62,20 +62,23 @@ func TestPortsAreCaptured(t *testing.T) {
 				}
 			}
 			for _, port := range []string{"fw", "fw/out", "w/in", "w/out", "mon", "endpoint/bob"} {
-				said, frames := capturing(ctx, t, r, ping, port, "--count", "4", "--filter", "icmp")
+				var said, frames string
+				counting(func() { said, frames = capturing(ctx, t, r, ping, port, "--count", "4", "--filter", "icmp") })
 				if strings.Count(frames, "Echo (ping) request") != 2 || strings.Count(frames, "Echo (ping) reply") != 2 || !strings.Contains(said, "4 frames, 0 dropped") {
 					t.Errorf("%s: %s\n%s", port, said, frames)
 				}
 			}
 			// Wider frames are cut, and their length is kept.
-			_, frames := capturing(ctx, t, r, func() {
-				if _, err := r.Run(ctx, r.Alice(), "ping", "-c", "1", "-s", "1000", rig.BobAddr); err != nil {
-					t.Error(err)
+			counting(func() {
+				_, frames := capturing(ctx, t, r, func() {
+					if _, err := r.Run(ctx, r.Alice(), "ping", "-c", "1", "-s", "1000", rig.BobAddr); err != nil {
+						t.Error(err)
+					}
+				}, "fw", "--count", "1", "--snaplen", "60", "--filter", "icmp and greater 500")
+				if !strings.Contains(frames, " 1042 ") {
+					t.Error(frames)
 				}
-			}, "fw", "--count", "1", "--snaplen", "60", "--filter", "icmp and greater 500")
-			if !strings.Contains(frames, " 1042 ") {
-				t.Error(frames)
-			}
+			})
 			// What cannot be is refused.
 			for _, args := range [][]string{{"none"}, {"fw/up"}, {"fw/tap"}, {"fw", "--filter", "no such thing"}, {"fw", "--snaplen", "0x"}, {"fw", "--duration", "99h"}} {
 				if out, err := r.Weir(ctx, append([]string{"capture", "-w", filepath.Join(t.TempDir(), "x")}, args...)...); err == nil {
