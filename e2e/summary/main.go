@@ -3,7 +3,8 @@
 // program finds itself (lacks.go): only what the machine truly cannot do may be left out.
 //
 // Tests here use real clocks, kernels and packets on machines that others use, too. So a test that failed, if few did, is run again: it has
-// to pass 3 times in a row then. It is not forgotten: the output of its failure stays, and it is listed as unsteady, which is a defect.
+// to pass 3 times in a row then. Of a test whose subtests all run beside each other those that failed are run again. It is not forgotten: the output of its failure
+// stays, and it is listed as unsteady, which is a defect.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -38,8 +40,8 @@ func main() {
 	seed := flag.String("seed", "1", "where they begin")
 	flag.Parse()
 	packages := strings.Fields(*drawn)
-	os.Exit(run(os.Stdin, func(pkg, test string) error {
-		args := []string{"test", "-v", "-count", fmt.Sprint(times), "-failfast", "-timeout", "20m", "-run", "^" + test + "$", pkg}
+	os.Exit(run(os.Stdin, func(pkg, test, pattern string) error {
+		args := []string{"test", "-v", "-count", fmt.Sprint(times), "-failfast", "-timeout", "20m", "-run", pattern, pkg}
 		if slices.Contains(packages, pkg) {
 			args = append(args, "-rapid.seed="+*seed)
 		}
@@ -54,12 +56,12 @@ func main() {
 	}))
 }
 
-// run reads events; again runs a test of a package some times more.
-func run(in io.Reader, again func(pkg, test string) error) int {
+// run reads events; again runs what a pattern names of a test of a package some times more.
+func run(in io.Reader, again func(pkg, test, pattern string) error) int {
 	output := map[string]*strings.Builder{}
 	var failed []string
 	var skipped []skip
-	parents := map[string]bool{}
+	subtests := tree{map[string]string{}, map[string]bool{}, map[string]bool{}}
 	passed, bad, broken := 0, 0, 0
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 1<<20), 16<<20)
@@ -83,9 +85,9 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 				b.WriteString(e.Output)
 			}
 		case "run":
-			if i := strings.LastIndex(e.Test, "/"); i > 0 {
-				parents[e.Package+" "+e.Test[:i]] = true
-			}
+			subtests.add(e.Package, e.Test)
+		case "pause":
+			subtests.beside[key] = true
 		case "pass", "fail", "skip":
 			if e.Test == "" {
 				if e.Action == "fail" {
@@ -107,7 +109,7 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 				fmt.Printf("--- FAIL %s\n%s", key, text(output[key]))
 			case e.Action == "skip":
 				skipped = append(skipped, skip{key, reason(text(output[key]))})
-			case !parents[key]:
+			case !subtests.parents[key]:
 				passed++
 			}
 			delete(output, key)
@@ -130,7 +132,7 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 		bad++
 	}
 	var unsteady []string
-	if tests := top(failed); len(tests) == bad && broken == 0 && unexcused == 0 {
+	if tests := top(failed, subtests); len(tests) == bad && broken == 0 && unexcused == 0 {
 		failed, unsteady = retry(tests, again)
 	}
 	for _, u := range unsteady {
@@ -149,34 +151,101 @@ func run(in io.Reader, again func(pkg, test string) error) int {
 	return 0
 }
 
-// top are the tests that a failed one belongs to, by package.
-func top(failed []string) map[string][]string {
-	tests := map[string][]string{}
+// tree is what is above each test, all by package and name.
+type tree struct {
+	above   map[string]string // the nearest test above one, "" if none
+	parents map[string]bool   // those that have subtests
+	beside  map[string]bool   // those that run beside their siblings (t.Parallel)
+}
+
+// add a test that begins. Names of subtests may have slashes, so a test above it is one that has begun.
+func (t tree) add(pkg, test string) {
+	above := ""
+	for i := strings.LastIndex(test, "/"); i > 0 && above == ""; i = strings.LastIndex(test[:i], "/") {
+		if _, begun := t.above[pkg+" "+test[:i]]; begun {
+			above = pkg + " " + test[:i]
+			t.parents[above] = true
+		}
+	}
+	t.above[pkg+" "+test] = above
+}
+
+// alone is the subtest of a test (not of another subtest) that one belongs to, if it can run without its siblings: all of these run beside each other, so none
+// needs what another has done. Else it is "".
+func (t tree) alone(key string) string {
+	for t.above[key] != "" && t.above[t.above[key]] != "" {
+		key = t.above[key]
+	}
+	if t.above[key] == "" {
+		return ""
+	}
+	for sibling, above := range t.above {
+		if above == t.above[key] && !t.beside[sibling] {
+			return ""
+		}
+	}
+	return key
+}
+
+// failure is a test, and the pattern (go test -run) of what to run of it again.
+type failure struct{ test, pattern string }
+
+// top are the tests that failed ones belong to, by package.
+func top(failed []string, subtests tree) map[string][]failure {
+	parts := map[string]map[string][]string{} // subtests that failed, by package and test; "": all of it has to run again
 	for _, f := range failed {
-		pkg, test, _ := strings.Cut(f, " ")
-		test, _, _ = strings.Cut(test, "/")
-		if !slices.Contains(tests[pkg], test) {
-			tests[pkg] = append(tests[pkg], test)
+		pkg, name, _ := strings.Cut(f, " ")
+		test, _, _ := strings.Cut(name, "/")
+		if parts[pkg] == nil {
+			parts[pkg] = map[string][]string{}
+		}
+		if part := subtests.alone(f); test != name || !subtests.parents[f] { // a test fails with its subtests
+			parts[pkg][test] = append(parts[pkg][test], strings.TrimPrefix(part, pkg+" "))
+		} else if parts[pkg][test] == nil {
+			parts[pkg][test] = []string{}
+		}
+	}
+	tests := map[string][]failure{}
+	for pkg, of := range parts {
+		for _, test := range slices.Sorted(maps.Keys(of)) {
+			names := slices.Compact(slices.Sorted(slices.Values(of[test])))
+			if len(names) == 0 || names[0] == "" {
+				names = []string{test}
+			}
+			tests[pkg] = append(tests[pkg], failure{test, patternOf(names)})
 		}
 	}
 	return tests
 }
 
+// patternOf names exactly those tests.
+func patternOf(names []string) string {
+	var all []string
+	for _, name := range names {
+		var levels []string
+		for _, level := range strings.Split(name, "/") {
+			levels = append(levels, "^"+regexp.QuoteMeta(level)+"$")
+		}
+		all = append(all, strings.Join(levels, "/"))
+	}
+	return strings.Join(all, "|")
+}
+
 // retry runs tests again, and tells which failed and which passed then.
-func retry(tests map[string][]string, again func(pkg, test string) error) (failed, passed []string) {
+func retry(tests map[string][]failure, again func(pkg, test, pattern string) error) (failed, passed []string) {
 	n := 0
-	for _, names := range tests {
-		n += len(names)
+	for _, all := range tests {
+		n += len(all)
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(tests)) {
-		for _, name := range tests[pkg] {
-			key := pkg + " " + name
+		for _, f := range tests[pkg] {
+			key := pkg + " " + f.test
 			if n > maxUnsteady {
 				failed = append(failed, key)
 				continue
 			}
-			fmt.Printf("again: %s\n", key)
-			if err := again(pkg, name); err != nil {
+			fmt.Printf("again: %s %s\n", pkg, f.pattern)
+			if err := again(pkg, f.test, f.pattern); err != nil {
 				failed = append(failed, key)
 			} else {
 				passed = append(passed, key)
@@ -193,10 +262,10 @@ func text(b *strings.Builder) string {
 	return b.String()
 }
 
-// reason picks the message of t.Skip out of a test's output.
 // skip is a test that was, and why.
 type skip struct{ test, reason string }
 
+// reason picks the message of t.Skip out of a test's output.
 func reason(out string) string {
 	for _, l := range strings.Split(out, "\n") {
 		l = strings.TrimSpace(l)

@@ -53,12 +53,56 @@ func TestWhatFailsTheRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var ran []string
-			got := run(strings.NewReader(c.events), func(pkg, test string) error {
+			got := run(strings.NewReader(c.events), func(pkg, test, _ string) error {
 				ran = append(ran, pkg+" "+test)
 				return c.again
 			})
 			if got != c.want || !slices.Equal(ran, c.ran) {
 				t.Errorf("exit %d after %q: want %d after %q", got, ran, c.want, c.ran)
+			}
+		})
+	}
+}
+
+// Of a test whose subtests run beside each other those that failed are run again; else all of it, for a subtest may need what one before it has done.
+func TestWhatIsRunAgain(t *testing.T) {
+	event := func(action, test string) string {
+		return fmt.Sprintf(`{"Action":%q,"Package":"p","Test":%q}`+"\n", action, test)
+	}
+	begun := event("run", "TestA")
+	beside := func(names ...string) (all string) {
+		for _, n := range names {
+			all += event("run", n) + event("pause", n)
+		}
+		return all
+	}
+	failed := func(names ...string) (all string) {
+		for _, n := range names {
+			all += event("fail", n)
+		}
+		return all
+	}
+	for name, c := range map[string]struct{ events, want string }{
+		"one of two beside each other":   {begun + beside("TestA/one", "TestA/two") + failed("TestA/one") + event("pass", "TestA/two") + failed("TestA"), "^TestA$/^one$"},
+		"both":                           {begun + beside("TestA/one", "TestA/two") + failed("TestA/two", "TestA/one", "TestA"), "^TestA$/^one$|^TestA$/^two$"},
+		"a slash and a dot in its name":  {begun + beside("TestA/../x.md", "TestA/two") + failed("TestA/../x.md", "TestA"), `^TestA$/^\.\.$/^x\.md$`},
+		"one behind the other":           {begun + event("run", "TestA/one") + event("run", "TestA/two") + failed("TestA/two", "TestA"), "^TestA$"},
+		"one behind which others go on":  {begun + event("run", "TestA/one") + beside("TestA/two", "TestA/three") + failed("TestA/two", "TestA"), "^TestA$"},
+		"a part of one beside others":    {begun + beside("TestA/one", "TestA/two") + event("run", "TestA/one/x") + event("run", "TestA/one/y") + failed("TestA/one/y", "TestA/one", "TestA"), "^TestA$/^one$"},
+		"the test itself":                {begun + beside("TestA/one") + event("pass", "TestA/one") + failed("TestA"), "^TestA$"},
+		"a test without subtests":        {begun + failed("TestA"), "^TestA$"},
+		"beside another test's subtests": {begun + beside("TestA/one") + event("run", "TestB") + event("run", "TestB/one") + failed("TestA/one", "TestA"), "^TestA$/^one$"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got string
+			if code := run(strings.NewReader(c.events+passB+ended), func(pkg, test, pattern string) error {
+				got += pattern
+				if pkg != "p" || test != "TestA" {
+					t.Errorf("%s %s is run again", pkg, test)
+				}
+				return nil
+			}); code != 0 || got != c.want {
+				t.Errorf("exit %d after %q: want 0 after %q", code, got, c.want)
 			}
 		})
 	}
