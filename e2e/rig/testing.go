@@ -84,10 +84,10 @@ func (r *Rig) MustApply(ctx context.Context, t *testing.T, document string, args
 	return out
 }
 
-// Eventually polls until ok or the context ends.
+// Eventually polls until ok or the context ends: often at first, and ten times a second in the end, for many a look is a process of its own.
 func Eventually(ctx context.Context, t *testing.T, what string, ok func() (bool, string)) {
 	t.Helper()
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(pause*5/4, 100*time.Millisecond) {
 		good, detail := ok()
 		if good {
 			return
@@ -95,14 +95,14 @@ func Eventually(ctx context.Context, t *testing.T, what string, ok func() (bool,
 		select {
 		case <-ctx.Done():
 			t.Fatalf("%s: %s", what, detail)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
 
 // AtOnce runs a package's tests, so many of those that are parallel at the same time, if nobody says otherwise (-parallel). Go has as many as there are processors:
 // too few for tests that wait for functions and clients more than they work.
-func AtOnce(m *testing.M, n int) (code int) {
+func AtOnce(m *testing.M, n int) int {
 	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
 		panic(err) // no test program
 	}

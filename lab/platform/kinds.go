@@ -155,10 +155,10 @@ func named() []Kind {
 
 // Kinds of platforms, those too that this machine may not have: first the points with a short name, then all others that the lab can make.
 func Kinds() []Kind {
-	kinds := named()
+	kinds, parts := named(), makers{runtimes(), networks(), functions()}
 	for i, k := range kinds {
 		if k.Check == nil {
-			made, err := makeKind(k.Point)
+			made, err := parts.kind(k.Point)
 			if err != nil { // this program lacks a driver
 				made = Kind{Point: k.Point, About: err.Error(), Check: never(err.Error())}
 			}
@@ -166,14 +166,14 @@ func Kinds() []Kind {
 			kinds[i] = made
 		}
 	}
-	all, forwarders, short := networks(), functions(), kinds
-	for i := range all {
-		all[i].check = remembered(all[i].check)
+	short := kinds
+	for i := range parts.networks {
+		parts.networks[i].check = remembered(parts.networks[i].check)
 	}
-	for _, r := range runtimes() {
+	for _, r := range parts.runtimes {
 		r.check = remembered(r.check)
-		for _, n := range all {
-			for _, f := range forwarders {
+		for _, n := range parts.networks {
+			for _, f := range parts.functions {
 				p := Point{r.name, n.name, f.name}
 				if slices.ContainsFunc(short, func(k Kind) bool { return k.Point == p }) {
 					continue
@@ -204,17 +204,24 @@ func remembered(check func(Options) string) func(Options) string {
 	}
 }
 
-// makeKind puts the makers of a point together.
-func makeKind(p Point) (Kind, error) {
-	r, err := find("runtime", p.Runtime, runtimes(), func(m runtimeMaker) string { return m.name })
+// makers of the parts of points.
+type makers struct {
+	runtimes  []runtimeMaker
+	networks  []networkMaker
+	functions []function
+}
+
+// kind puts the makers of a point together.
+func (m makers) kind(p Point) (Kind, error) {
+	r, err := find("runtime", p.Runtime, m.runtimes, func(m runtimeMaker) string { return m.name })
 	if err != nil {
 		return Kind{}, err
 	}
-	n, err := find("network", p.Network, networks(), func(m networkMaker) string { return m.name })
+	n, err := find("network", p.Network, m.networks, func(m networkMaker) string { return m.name })
 	if err != nil {
 		return Kind{}, err
 	}
-	f, err := find("function", p.Function, functions(), func(f function) string { return f.name })
+	f, err := find("function", p.Function, m.functions, func(f function) string { return f.name })
 	if err != nil {
 		return Kind{}, err
 	}
