@@ -31,7 +31,7 @@ alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside"$'\n'"$greedy")
 run() {
 	local n=$1 packages=$2
 	shift 2
-	go test -p "$n" -vet off -count 1 -timeout 30m -exec "$PWD/e2e/summary/seeded.sh" -json "$@" $packages
+	go test -p "$n" -vet off -count 1 -timeout 30m -exec "'$PWD/e2e/summary/seeded.sh'" -json "$@" $packages
 }
 {
 	run 3 "$together" "$@"

@@ -91,7 +91,7 @@ func TestWhatIsRunAgain(t *testing.T) {
 		"a part of one beside others":    {begun + beside("TestA/one", "TestA/two") + event("run", "TestA/one/x") + event("run", "TestA/one/y") + failed("TestA/one/y", "TestA/one", "TestA"), "^TestA$/^one$"},
 		"the test itself":                {begun + beside("TestA/one") + event("pass", "TestA/one") + failed("TestA"), "^TestA$"},
 		"a test without subtests":        {begun + failed("TestA"), "^TestA$"},
-		"beside another test's subtests": {begun + beside("TestA/one") + event("run", "TestB") + event("run", "TestB/one") + failed("TestA/one", "TestA"), "^TestA$/^one$"},
+		"beside another test's subtests": {begun + beside("TestA/one") + event("run", "TestB") + event("run", "TestB/one") + event("pass", "TestB/one") + failed("TestA/one", "TestA"), "^TestA$/^one$"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got string
