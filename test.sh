@@ -21,8 +21,8 @@ together=$(go list ./e2e/vm ./image ./lab/kept/... ./manager/... ./store/... ./c
 	./container/kvm/channel ./container/kvm/erofs ./container/kvm/guest ./container/suite ./cpuset ./daemon/... ./datapath ./datapath/drivers ./datapath/internal/... ./datapath/suite ./datapath/ebpf/internal/... \
 	./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \
 	./router/fabric/... ./router/identity ./router/policy ./router/rollout ./sbom ./web | grep -v /cli/author$) # which drives whole Weirs
-beside=$(go list ./e2e/docs ./container/kvm ./e2e/ui ./e2e/survive ./e2e/fabric ./e2e/runtimes ./e2e/change ./container/docker/... ./e2e/failure ./container/native ./e2e/join ./container/oci ./e2e/hostile ./container/lxc ./e2e/settle ./container/nspawn \
-	./e2e/badinput ./container/kernel ./cli/author ./e2e/soak ./e2e/unit ./e2e/down ./container/rkt ./solo ./agent ./datapath/ebpf ./datapath/fake ./datapath/ovs \
+beside=$(go list ./e2e/docs ./container/kvm ./e2e/ui ./e2e/unit ./e2e/fabric ./e2e/runtimes ./e2e/survive ./e2e/change ./container/docker/... ./e2e/failure ./container/native ./e2e/join ./container/oci ./e2e/hostile ./container/lxc ./e2e/settle ./container/nspawn \
+	./e2e/badinput ./container/kernel ./cli/author ./e2e/soak ./e2e/down ./container/rkt ./solo ./agent ./datapath/ebpf ./datapath/fake ./datapath/ovs \
 	./router/control ./catalogue/... ./lab/functions/... ./netns ./testbed | grep -v /catalogue/shaper$) # which floods its limits
 greedy=$(go list ./e2e/escape ./e2e/lab)
 alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside"$'\n'"$greedy")
