@@ -134,7 +134,7 @@ type conn struct {
 	client, server *number
 	seen           time.Time
 	segments       int       // of the client, that were seen
-	short          time.Time // until when a shortcut may have it
+	short          time.Time // until when a shortcut has it
 	opened, reset  bool
 	fin            [2]bool // from the client's side, from the server's
 }

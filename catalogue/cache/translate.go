@@ -34,6 +34,9 @@ type shortcut interface {
 	remove([]*conn) error
 }
 
+// shortSlack is how much longer than shortFor a shortcut may have a connection.
+const shortSlack = time.Second
+
 // pauseAfter is how long no connection is added to a shortcut that failed.
 const pauseAfter = time.Minute
 
@@ -54,7 +57,7 @@ func newTranslator(ports []uint16, stack net.HardwareAddr, now func() time.Time,
 		clients: numbers{of: map[neighbour]*number{}, reuses: true}, servers: numbers{of: map[neighbour]*number{}},
 	}
 	t.accepted.removed = func(c *conn) {
-		if t.now().Before(c.short) {
+		if t.now().Before(c.short.Add(shortSlack)) {
 			t.ended = append(t.ended, c)
 		}
 	}
@@ -129,7 +132,7 @@ func (t *translator) shorten(c *conn) {
 		return
 	}
 	t.count.Shortened++
-	c.short = now.Add(shortFor + time.Second)
+	c.short = now.Add(shortFor)
 }
 
 // forget connections that are over, before others have their addresses and ports.

@@ -381,7 +381,7 @@ func TestConnectionsThatLastAreShortened(t *testing.T) {
 		"IPv6":          {func(b *bench) { connect(b, six, 5*few) }, nil},
 		"it goes on": {func(b *bench) {
 			connect(b, client, few)
-			pass(b, shortFor+time.Second)
+			pass(b, shortFor)
 			b.give(nf.Up, ack.frame(t))
 		}, []string{"add 4000", "add 4000"}},
 		"it has ended": {func(b *bench) {
