@@ -99,10 +99,10 @@ func TestLinksThatWereNotMarkedYet(t *testing.T) {
 	foreign, err := host.Links("")
 	must(err)
 	half()
-	if gone, err := host.DeleteByAlias("weir:t:function/"); err != nil || len(gone) != 0 {
+	if gone, err := host.DeleteByAlias("weir:t:function/", nil); err != nil || len(gone) != 0 {
 		t.Errorf("with a part of the instance's links went %v, %v", gone, err)
 	}
-	gone, err := host.DeleteByAlias("weir:t:")
+	gone, err := host.DeleteByAlias("weir:t:", nil)
 	if slices.Sort(gone); err != nil || !slices.Equal(gone, []string{"tun0", "weir-t", o.HostName}) {
 		t.Errorf("gone %v, %v", gone, err)
 	}
