@@ -186,9 +186,9 @@ func groupsIn(groups string, hierarchies []hierarchy) (out []group) {
 	return out
 }
 
-// weight of all functions of all instances together beside other groups at the top (systemd's slices, or the machine's own processes one by one),
+// Weight of all functions of all instances together beside other groups at the top (systemd's slices, or the machine's own processes one by one),
 // which have 1024: busy functions leave two thirds of the processors to one other that wants them.
-const weight = 512
+const Weight = 512
 
 // yieldCPU gives the group of all instances its weight. Without, or where it cannot be set, it has what the kernel gives to every group.
 func (h *Home) yieldCPU() {
@@ -196,9 +196,9 @@ func (h *Home) yieldCPU() {
 	if !ok {
 		return
 	}
-	file, value := "cpu.shares", strconv.Itoa(weight)
+	file, value := "cpu.shares", strconv.Itoa(Weight)
 	if t.v2 {
-		file, value = "cpu.weight", strconv.Itoa(weight*100/1024)
+		file, value = "cpu.weight", strconv.Itoa(Weight*100/1024)
 	}
 	path := filepath.Join(t.dir("/weir"), file)
 	if old, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(old)) != value {

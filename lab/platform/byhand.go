@@ -29,6 +29,7 @@ type byHand struct {
 	router   [6]byte
 	programs *processes
 	path     Path
+	weight   string // of its programs; empty: there is none
 }
 
 func openByHand(ctx context.Context, o Options, t task) (Platform, error) {
@@ -36,7 +37,7 @@ func openByHand(ctx context.Context, o Options, t task) (Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &byHand{links: linksOf(inst), task: t, programs: newProcesses(o, inst)}
+	h := &byHand{links: linksOf(inst), task: t, programs: newProcesses(o, inst, processGroup(inst))}
 	if err := h.build(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -71,8 +72,20 @@ func (h *byHand) build(ctx context.Context) (err error) {
 
 // Path there is one. It is tried until what was started carries.
 func (h *byHand) Path(ctx context.Context, _ Layout) (Path, error) {
-	return h.path, watched(ctx, h.path, h.programs.ill)
+	if err := watched(ctx, h.path, h.programs.ill); err != nil {
+		return h.path, err
+	}
+	var err error
+	for _, p := range h.programs.all { // by now it is in its group
+		if h.weight, err = weighedOf(p.cmd.Process.Pid); err != nil {
+			break
+		}
+	}
+	return h.path, err
 }
+
+// Conditions that its figures depend on, beside those of a path.
+func (h *byHand) Conditions() map[string]string { return weightIs(h.weight) }
 
 // Close removes everything.
 func (h *byHand) Close() error {

@@ -3,6 +3,7 @@ package platform
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 )
@@ -14,6 +15,8 @@ type daemons struct {
 	inForce  int                // wires of the path
 	path     Path               // of them; empty: none is in force
 	left     int                // programs that are tc filters still
+	process  bool               // something on its way forwards in a process
+	weight   string             // of its functions' processes
 }
 
 // Wire is a document with one wire that nothing is led through.
@@ -66,6 +69,11 @@ func (d *daemons) Path(ctx context.Context, l Layout) (_ Path, err error) {
 	if err != nil {
 		return p, err
 	}
+	if d.process {
+		if d.weight, err = weighed(functionsGroup); err != nil {
+			return p, err
+		}
+	}
 	d.inForce, d.path = n, p
 	return p, nil
 }
@@ -76,5 +84,7 @@ func (d *daemons) Conditions() map[string]string {
 	if d.left > 0 {
 		hooks = fmt.Sprintf("%d programs are tc filters", d.left)
 	}
-	return map[string]string{"hooks": hooks, "weir": d.Version()}
+	out := map[string]string{"hooks": hooks, "weir": d.Version()}
+	maps.Copy(out, weightIs(d.weight))
+	return out
 }

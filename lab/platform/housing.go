@@ -57,11 +57,7 @@ func housings() []housingMaker {
 	out := []housingMaker{{
 		bare, "a network namespace; a process in it is one of the host's", bareMemory, free,
 		func(ctx context.Context, o MemberOptions, i instance.Instance) (housing, error) {
-			rt, err := openBare(ctx, o.Options, i, function{})
-			if rt == nil {
-				return nil, err
-			}
-			return unhoused{rt}, err
+			return unhoused{newProcesses(o.Options, i, "")}, nil
 		},
 	}, {
 		byDocker, "a container of a Docker engine of the lab's own (docker run --network none)", dockerMemory, checkDocker,

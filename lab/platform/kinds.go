@@ -44,6 +44,8 @@ type Kind struct {
 	Skbs, Frames bool
 	// Process: it forwards in a process of its own, not on the CPU where a frame enters.
 	Process bool
+	// Kernel: what it is compared with does; it has no process.
+	Kernel bool
 	// Polls is how many threads on a path never wait for frames: each wants a processor of its own. nil: none.
 	Polls func(l Layout) int
 	// Splits: a path can have several chains side by side, each for a source MAC (Layout.Parallel).
@@ -56,6 +58,9 @@ type Kind struct {
 
 // Absent tells why a path of the platform has nothing that could have a setting; empty: it has. What is there and cannot be read is not absent.
 func (k Kind) Absent(l Layout, setting string) string {
+	if setting == SettingWeight && (!k.Process || k.Kernel || l.Chain == 0) {
+		return "nothing on the way forwards in a process"
+	}
 	if k.Nothing == nil || !strings.HasSuffix(setting, ofPorts) && !strings.HasPrefix(setting, settingShown) {
 		return ""
 	}

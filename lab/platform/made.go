@@ -158,6 +158,8 @@ type made struct {
 	each      time.Duration // that making a function may take
 	destroyer func(context.Context, links) error
 	pollers   pollers
+	weighing  sync.Mutex
+	weights   tally // SettingWeight of all processes that were functions
 }
 
 func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f function) (Platform, error) {
@@ -165,7 +167,7 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	if err != nil {
 		return nil, err
 	}
-	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && f.inside != nil && (f.forwarder == "" || !n.wires), each: time.Second, destroyer: n.destroy}
+	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && f.inside != nil && (f.forwarder == "" || !n.wires), each: time.Second, destroyer: n.destroy, weights: tally{}}
 	if r.machine {
 		m.each = bootsIn
 	}
@@ -356,6 +358,11 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 	if err != nil {
 		return forwards, err
 	}
+	if w.program != nil {
+		if err := m.weigh(pid); err != nil {
+			return forwards, err
+		}
+	}
 	if w.program != nil && w.program.polls {
 		if err := m.pollers.add(pid); err != nil {
 			return forwards, err
@@ -364,9 +371,23 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 	return forwards, m.net.ready(ctx, name, pid)
 }
 
+// weigh what a function's process gets of a processor.
+func (m *made) weigh(pid int) error {
+	weight, err := weighedOf(pid)
+	if err != nil || weight == "" {
+		return err
+	}
+	m.weighing.Lock()
+	defer m.weighing.Unlock()
+	m.weights.add(SettingWeight, weight)
+	return nil
+}
+
 // Conditions under which it carries, beside those of a path.
 func (m *made) Conditions() map[string]string {
-	out := map[string]string{}
+	m.weighing.Lock()
+	out := m.weights.texts()
+	m.weighing.Unlock()
 	maps.Copy(out, m.rt.conditions())
 	if n, ok := m.net.(*flows); ok {
 		maps.Copy(out, n.conditions())

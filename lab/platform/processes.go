@@ -19,6 +19,7 @@ import (
 type processes struct {
 	images []string
 	inst   instance.Instance
+	group  string // at the top, which has the weight of all functions in containers; empty: they are where the lab is
 	mu     sync.Mutex
 	roots  map[string]string // where images are mounted
 	all    []*process
@@ -33,11 +34,11 @@ type process struct {
 }
 
 func openBare(_ context.Context, o Options, i instance.Instance, _ function) (runtime, error) {
-	return newProcesses(o, i), nil
+	return newProcesses(o, i, processGroup(i)), nil
 }
 
-func newProcesses(o Options, i instance.Instance) *processes {
-	return &processes{images: o.Images, inst: i, roots: map[string]string{}}
+func newProcesses(o Options, i instance.Instance, group string) *processes {
+	return &processes{images: o.Images, inst: i, group: group, roots: map[string]string{}}
 }
 
 func (r *processes) run(ctx context.Context, w work) (pid int, err error) {
@@ -58,6 +59,9 @@ func (r *processes) run(ctx context.Context, w work) (pid int, err error) {
 // start a program of a function in a network namespace.
 func (r *processes) start(name, space string, cmd *exec.Cmd) (pid int, err error) {
 	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
+	if err := r.enters(cmd); err != nil {
+		return 0, err
+	}
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
 	cmd.Env = append(cmd.Environ(), "RUNTIME_DIRECTORY="+r.inst.Run, "LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -69,6 +73,23 @@ func (r *processes) start(name, space string, cmd *exec.Cmd) (pid int, err error
 	defer r.mu.Unlock()
 	r.all = append(r.all, p)
 	return p.cmd.Process.Pid, nil
+}
+
+// enters has a program join the group before its first instruction: what it starts is in there, too.
+func (r *processes) enters(cmd *exec.Cmd) error {
+	if r.group == "" || cmd.Err != nil {
+		return cmd.Err
+	}
+	entrance, err := weighedAs(r.group)
+	if err != nil || entrance == "" {
+		return err
+	}
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		return err
+	}
+	cmd.Path, cmd.Args = shell, append([]string{"sh", "-c", `echo 0 >"$0" && exec "$@"`, entrance, cmd.Path}, cmd.Args[1:]...)
+	return nil
 }
 
 // root of an image, mounted once.
@@ -111,6 +132,9 @@ func (r *processes) close(ctx context.Context) error {
 		<-p.ended
 	}
 	r.all = nil
+	if r.group != "" {
+		errs = append(errs, RemoveCgroups(ctx, r.group))
+	}
 	if len(r.roots) > 0 {
 		errs = append(errs, image.Open(r.inst).Destroy(ctx))
 	}

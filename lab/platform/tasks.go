@@ -25,6 +25,7 @@ type task struct {
 	settings    map[string]string // that both sides have by their nature, see Kind.Inherent
 	process     bool              // something on its way forwards in a process, in the function as by hand
 	tool        string            // of the bare host
+	kernel      bool              // the tool has no process
 	needs       []string          // programs of the tool; images of functions are checked apart
 	image       string            // that has the tool's program; empty: none
 	byHand      func(ctx context.Context, h *byHand) error
@@ -64,7 +65,7 @@ func tasks() []task {
 	return []task{
 		{name: "firewall", about: "a packet filter of 16 rules", functions: []job{firewallJob()}, tool: "nftables on a Linux bridge", needs: []string{"nft"}, byHand: handFirewall},
 		{name: "shaper", about: fmt.Sprintf("a limit of %d Mbit/s each way", shapedMbit), functions: []job{shaperJob()}, settings: shaperInherent(), tool: "tc (htb, tbf) at a Linux bridge", needs: []string{"tc"}, byHand: handShaper},
-		{name: "nat", about: "source addresses translated", functions: []job{natJob()}, process: true, tool: "routing with nftables' snat", needs: []string{"nft"}, byHand: handNAT},
+		{name: "nat", about: "source addresses translated", functions: []job{natJob()}, process: true, tool: "routing with nftables' snat", kernel: true, needs: []string{"nft"}, byHand: handNAT},
 		{name: "ids", about: "Suricata between two interfaces, 7 rules", functions: []job{idsJob()}, settings: idsInherent(), process: true, tool: "the same Suricata between two interfaces", image: "ids", byHand: handIDS},
 		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
 		{name: TaskCache, about: "answers kept in memory", functions: []job{cacheJob()}, process: true, tool: "nginx as a caching proxy", needs: []string{"nginx"}, byHand: handCache},
@@ -201,7 +202,7 @@ func (t task) inChain() Kind {
 			if err != nil {
 				return nil, err
 			}
-			return &daemons{Daemon: d, document: func(int) string { return t.document() }}, nil
+			return &daemons{Daemon: d, document: func(int) string { return t.document() }, process: t.process}, nil
 		},
 		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Inherent: t.settings,
 	}
@@ -224,7 +225,7 @@ func (t task) onHost() Kind {
 			return ""
 		},
 		Open:  func(ctx context.Context, o Options) (Platform, error) { return openByHand(ctx, o, t) },
-		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Inherent: t.settings,
+		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Kernel: t.kernel, Inherent: t.settings,
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"weir.dev/weir/container/kernel"
 )
 
 // A working function in a chain and the tool beside it both carry what stations send each other, and leave nothing behind.
@@ -46,6 +48,27 @@ func TestFunctionsAndToolsCarry(t *testing.T) {
 			if settings, err := path.Conditions(); err != nil || settings[settingShown+"iptables"] != "0" || settings[SettingTSO] != "on" {
 				t.Errorf("%v, %v", settings, err)
 			}
+			// What runs on the way has the same weight in a container as by hand.
+			want := ""
+			if k.Process && !k.Kernel {
+				if want, err = weightOfFunctions(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := p.(Described).Conditions()[SettingWeight]; got != want {
+				t.Errorf("%s: %q: want %q", SettingWeight, got, want)
+			}
 		})
 	}
+}
+
+// weightOfFunctions is what container/kernel gives the group of all.
+func weightOfFunctions() (string, error) {
+	t, ok, err := findCPU()
+	if err != nil || !ok {
+		return "", err
+	}
+	_, text := t.weight(kernel.Weight)
+	_, whole := t.weight(weightOf)
+	return text + " of " + whole, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/instance"
 )
 
@@ -66,12 +67,12 @@ func (t cpuTree) top(entrances []string) string {
 	return ""
 }
 
-// file and text by which a group has the weight of n processes. Both versions have a maximum.
-func (t cpuTree) weight(n int) (file, text string) {
+// weight is the file and the text by which a group has that many shares. Both versions have a maximum.
+func (t cpuTree) weight(shares int) (file, text string) {
 	if t.v2 {
-		return "cpu.weight", strconv.Itoa(min(100*n, 10000))
+		return "cpu.weight", strconv.Itoa(min(shares*100/weightOf, 10000))
 	}
-	return "cpu.shares", strconv.Itoa(min(weightOf*n, 262144))
+	return "cpu.shares", strconv.Itoa(min(shares, 262144))
 }
 
 // weights of groups at the top that a platform has changed, and their former ones. The group of Weir's runtimes outlives a lab that is killed: its weight is set anew when
@@ -88,7 +89,7 @@ func (w weights) give(entrances []string, n int) error {
 	if top == "" {
 		return nil
 	}
-	name, text := t.weight(n)
+	name, text := t.weight(weightOf * n)
 	file := filepath.Join(top, name)
 	now, err := os.ReadFile(file)
 	if err != nil {
@@ -113,6 +114,72 @@ func (w weights) restore() error {
 	}
 	clear(w)
 	return errors.Join(errs...)
+}
+
+// SettingWeight is what a function's process gets of a processor that others want, too.
+const SettingWeight = "CPU weight"
+
+// functionsGroup is the group at the top that all containers of Weir's runtimes are in.
+const functionsGroup = "weir"
+
+// weighed tells the weight of a group at the top beside a process that no group holds back; "" names no group. It says nothing on a machine without the controller.
+func weighed(group string) (string, error) {
+	t, ok, err := findCPU()
+	if err != nil || !ok {
+		return "", err
+	}
+	name, whole := t.weight(weightOf)
+	if group == "" {
+		return whole + " of " + whole, nil
+	}
+	text, err := os.ReadFile(filepath.Join(t.mount, group, name))
+	if err != nil {
+		return "", fmt.Errorf("weight of functions: %w", err)
+	}
+	return strings.TrimSpace(string(text)) + " of " + whole, nil
+}
+
+// weighedOf a process is the weight of the group at the top that it is in.
+func weighedOf(pid int) (string, error) {
+	t, ok, err := findCPU()
+	if err != nil || !ok {
+		return "", err
+	}
+	groups, err := groupsOf(pid)
+	if err != nil {
+		return "", err
+	}
+	top := t.top(groups)
+	if top != "" {
+		top = filepath.Base(top)
+	}
+	return weighed(top)
+}
+
+// weightIs the condition of that name; nothing is none.
+func weightIs(weight string) map[string]string {
+	if weight == "" {
+		return nil
+	}
+	return map[string]string{SettingWeight: weight}
+}
+
+// weighedAs gives the group of processes in the place of functions the weight that all containers of Weir's runtimes have together, and names the file by which
+// to enter it; "": this machine has no cpu controller.
+func weighedAs(group string) (entrance string, err error) {
+	entrances, err := ownGroup(group, "functions", 0)
+	if err != nil || len(entrances) == 0 {
+		return "", err
+	}
+	t, _, err := findCPU() // ownGroup has found it
+	if err != nil {
+		return "", err
+	}
+	file, text := t.weight(kernel.Weight)
+	if err := os.WriteFile(filepath.Join(t.mount, group, file), []byte(text), 0); err != nil {
+		return "", fmt.Errorf("weight of functions: %w", err)
+	}
+	return entrances[0], nil
 }
 
 // ownGroup makes a group for a processor that is no container, with a process that is there already; 0: with none yet. What it gives is as groupsOf has it.
