@@ -1042,3 +1042,32 @@ func FuzzFrames(f *testing.F) {
 		b.client(0, string(raw))
 	})
 }
+
+// BenchmarkRequests is one request over a connection that stays, and its answer, past as many rules as the study bench has.
+func BenchmarkRequests(b *testing.B) {
+	x := newBench(b, "")
+	var rules []string
+	for _, pattern := range []string{`"hosts": ["forbidden%d.example"]`, `"paths": ["/forbidden-%d/*"]`} {
+		for i := range 20 {
+			rules = append(rules, fmt.Sprintf(`{"name": "r%d", `+pattern+`}`, len(rules), i))
+		}
+	}
+	cfg, err := parseConfig([]byte(`{"rules": [` + strings.Join(rules, ", ") + `]}`))
+	must(b, err)
+	must(b, x.x.configure(cfg))
+	x.open()
+	asked := "GET /page HTTP/1.1\r\nHost: 10.9.0.2\r\nUser-Agent: Go-http-client/1.1\r\nAccept-Encoding: gzip\r\n\r\n"
+	answer := "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nDate: Sun, 29 Nov 2026 10:00:00 GMT\r\nContent-Length: 16384\r\n\r\n" + strings.Repeat("x", 16384)
+	up, down := nf.NewFrame(x.frame(segment{inspect.Client, 0, 0, nf.ACK, asked})), nf.NewFrame(x.frame(segment{inspect.Server, 0, 0, nf.ACK, answer}))
+	b.ReportAllocs()
+	for i := range b.N {
+		client, server := isnC+1+uint32(i*len(asked)), isnS+1+uint32(i*len(answer))
+		binary.BigEndian.PutUint32(up.Data[38:], client)
+		binary.BigEndian.PutUint32(up.Data[42:], server)
+		binary.BigEndian.PutUint32(down.Data[38:], server)
+		binary.BigEndian.PutUint32(down.Data[42:], client+uint32(len(asked)))
+		if x.x.frame(nf.Up, up) != nf.Pass || x.x.frame(nf.Down, down) != nf.Pass {
+			b.Fatal("does not pass")
+		}
+	}
+}

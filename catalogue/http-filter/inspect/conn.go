@@ -402,13 +402,15 @@ func kindOfRecord(b []byte) kind {
 }
 
 // kindOfLine that may be a request's first one. A line that only some servers take for one, or that they split in different ways, is badHTTP.
-func kindOfLine(line string) kind {
-	k := kindOfWords(splitSpaces(line))
+func kindOfLine(line string) kind { return kindOfSplit(line, splitSpaces(line)) }
+
+func kindOfSplit(line string, words []string) kind {
+	k := kindOfWords(words)
 	text := strings.TrimRight(line, "\r\n")
 	switch {
 	case k == notKnown && kindOfWords(splitWide(line)) != notKnown:
 		return badHTTP
-	case k == isHTTP1 && (hasControl(text) || strings.ContainsAny(latin1(text), "\u0085\u00a0") && !utf8.ValidString(text)):
+	case k == isHTTP1 && (hasControl(text) || !utf8.ValidString(text) && strings.ContainsAny(latin1(text), "\u0085\u00a0")):
 		return badHTTP
 	}
 	return k
@@ -480,10 +482,39 @@ func hasControl(s string) bool {
 func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\v' || b == '\f' || b == '\r' }
 
 func splitSpaces(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r < 0x80 && isSpace(byte(r)) })
+	out := make([]string, 0, 4)
+	begin := -1
+	for i := range len(s) {
+		switch space := s[i] == '\n' || isSpace(s[i]); {
+		case space && begin >= 0:
+			out = append(out, s[begin:i])
+			begin = -1
+		case !space && begin < 0:
+			begin = i
+		}
+	}
+	if begin >= 0 {
+		out = append(out, s[begin:])
+	}
+	return out
 }
 
 // isToken: RFC 9110, section 5.6.2.
-func isToken(b byte) bool {
-	return 'a' <= fold(b) && fold(b) <= 'z' || '0' <= b && b <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
+func isToken(b byte) bool { return tokens[b] }
+
+var tokens = func() (t [256]bool) {
+	for _, b := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+		t[b] = true
+	}
+	return t
+}()
+
+// areTokens tells whether all bytes of a text are.
+func areTokens(s string) bool {
+	for i := range len(s) {
+		if !tokens[s[i]] {
+			return false
+		}
+	}
+	return true
 }

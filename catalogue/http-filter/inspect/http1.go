@@ -36,7 +36,17 @@ type http1 struct {
 	now    pending // the request that is answered
 	lines  int     // in buf, of a header
 	junk   int     // bytes to look at for a status line, of an answer without one
+	fields []field // of the header that was read last
+	host   host    // that was asked last
 }
+
+// host as a request names it, and as it is compared: over a connection all name the same.
+type host struct {
+	sent  string
+	names []string
+}
+
+const maxKnown = 256 // bytes of a host that is kept
 
 type h1state int
 
@@ -157,10 +167,11 @@ func (h *http1) firstLine() (done bool, err error) {
 		}
 		return false, nil
 	}
-	if kindOfLine(string(h.buf)) != isHTTP1 {
-		return false, malformed("request line %s", quoted(string(h.buf)))
+	line := string(h.buf)
+	f := splitSpaces(line)
+	if kindOfSplit(line, f) != isHTTP1 {
+		return false, malformed("request line %s", quoted(line))
 	}
-	f := splitSpaces(string(h.buf))
 	if len(f) == 3 {
 		return false, nil
 	}
@@ -256,15 +267,17 @@ func (h *http1) admit(q *request, p pending) (requests set, err error) {
 // field of a header.
 type field struct{ name, value string }
 
-// fields reads a header's lines behind the first one. Names are in lower case. A folded line of an answer is part of the value before it; in a request it is
+// header reads a header's lines behind the first one. Names that count are in lower case. A folded line of an answer is part of the value before it; in a request it is
 // refused, as servers differ.
-func (h *http1) fields(text string) (first string, fields []field, err error) {
+func (h *http1) header(text string) (first string, fields []field, err error) {
 	first, text, _ = strings.Cut(strings.TrimLeft(text, "\r\n"), "\n")
 	first = strings.TrimSuffix(first, "\r")
 	if hasControl(first) {
 		return "", nil, malformed("first line %s", quoted(first))
 	}
 	folds := 0
+	fields = h.fields[:0]
+	defer func() { h.fields = fields }()
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 		if line == "" {
@@ -282,15 +295,25 @@ func (h *http1) fields(text string) (first string, fields []field, err error) {
 			continue
 		}
 		name, value, ok := strings.Cut(line, ":")
-		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r >= 0x80 || !isToken(byte(r)) }) {
+		if !ok || name == "" || !areTokens(name) {
 			if h.side == Client || strings.Contains(strings.ToLower(name), "content-") || strings.Contains(strings.ToLower(name), "transfer-") {
 				return "", nil, malformed("header line %s", quoted(line))
 			}
 			continue // browsers pass it over, too
 		}
-		fields = append(fields, field{strings.ToLower(name), trim(value)})
+		fields = append(fields, field{counting(name), trim(value)})
 	}
 	return first, fields, nil
+}
+
+// counting names of fields are in lower case, others as they were sent.
+func counting(name string) string {
+	for _, known := range [...]string{"host", "upgrade", "content-length", "content-encoding", "transfer-encoding"} {
+		if len(name) == len(known) && strings.EqualFold(name, known) {
+			return known
+		}
+	}
+	return name
 }
 
 // trim the white space of HTTP (RFC 9110, section 5.6.3), and no other.
@@ -360,7 +383,7 @@ func values(fields []field, name string) (out []string) {
 // absolute splits a URI as requests to proxies have it.
 func absolute(target string) (host, path string, ok bool) {
 	scheme, rest, ok := strings.Cut(target, "://")
-	if !ok || scheme == "" || strings.ContainsFunc(scheme, func(r rune) bool { return r >= 0x80 || !isToken(byte(r)) }) {
+	if !ok || scheme == "" || !areTokens(scheme) {
 		return "", "", false
 	}
 	i := strings.IndexAny(rest, "/?#\\")
@@ -373,8 +396,20 @@ func absolute(target string) (host, path string, ok bool) {
 	return rest[:i], rest[i:], true
 }
 
+// named as the function of this name, which it calls for a host other than before.
+func (h *http1) named(hosts []string) ([]string, error) {
+	if len(hosts) == 1 && h.host.names != nil && hosts[0] == h.host.sent {
+		return h.host.names, nil
+	}
+	names, err := named(hosts)
+	if err == nil && len(hosts) == 1 && len(hosts[0]) <= maxKnown {
+		h.host = host{strings.Clone(hosts[0]), names}
+	}
+	return names, err
+}
+
 func (h *http1) request(text string) error {
-	first, fields, err := h.fields(text)
+	first, fields, err := h.header(text)
 	if err != nil {
 		return err
 	}
@@ -391,7 +426,7 @@ func (h *http1) request(text string) error {
 	if len(hosts) == 0 {
 		hosts = []string{h.conn.server.String()}
 	}
-	if q.hosts, err = named(hosts); err != nil {
+	if q.hosts, err = h.named(hosts); err != nil {
 		return err
 	}
 	body, err := frame(fields, version)
@@ -448,13 +483,14 @@ func (h *http1) ended() error {
 }
 
 func (h *http1) response(text string) error {
-	first, fields, err := h.fields(text)
+	first, fields, err := h.header(text)
 	if err != nil {
 		return err
 	}
 	c := h.conn
 	h.answered()
-	f := strings.FieldsFunc(first, func(r rune) bool { return r == ' ' })
+	f := strings.Split(first, " ")
+	f = slices.DeleteFunc(f, func(s string) bool { return s == "" })
 	status := 0
 	if len(f) >= 2 && len(f[1]) == 3 {
 		status, _ = strconv.Atoi(f[1])

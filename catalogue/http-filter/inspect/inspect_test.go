@@ -15,12 +15,14 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"pgregory.net/rapid"
 )
 
 func must(t testing.TB, err error) {
@@ -928,4 +930,29 @@ func FuzzAnswers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A path that isPlain takes for one that all servers read as it is has no other view.
+func TestPlainPaths(t *testing.T) {
+	plain := 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := "/" + strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"/", "a", "b9", "-", "_", "~", ".", "..", "%2e", "%", "+", ";", "\\", "A", "\x00", "#", "é"}), 0, 8).Draw(t, "path"), "")
+		if !isPlain(p) {
+			return
+		}
+		plain++
+		var r request
+		r.readPath(p)
+		if !slices.Equal(r.views, []string{p}) {
+			t.Fatalf("%q: %q", p, r.views)
+		}
+	})
+	if plain == 0 {
+		t.Error("no path was plain")
+	}
+	for _, p := range []string{"/", "/a", "/a/", "/a/b.html", "/a-b_c~d/9"} {
+		if !isPlain(p) {
+			t.Errorf("%s: not plain", p)
+		}
+	}
 }

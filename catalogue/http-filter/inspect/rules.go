@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -33,6 +34,7 @@ type Rule struct {
 
 	exact, below map[string]bool // hosts: names, and those whose subdomains count
 	all          bool
+	globs        []glob // of Paths
 }
 
 // Limits of rules. A page and its header fit into one packet of IPv6's least MTU.
@@ -56,6 +58,8 @@ type Policy struct {
 	inRequests  set // rules with words to look for there
 	inResponses set
 	named       bool // a rule forbids hosts in TLS
+	hosts       Rule // the hosts of all rules
+	asks        bool // a rule has a path with a query
 }
 
 // Options of a policy.
@@ -80,7 +84,7 @@ func NewPolicy(rules []Rule, o Options) (*Policy, error) {
 	if o.MaxInflated == 0 {
 		o.MaxInflated = 16 << 20
 	}
-	p := &Policy{Options: o, rules: slices.Clone(rules)}
+	p := &Policy{Options: o, rules: slices.Clone(rules), hosts: Rule{exact: map[string]bool{}, below: map[string]bool{}}}
 	list := map[int][]string{}
 	names := map[string]bool{}
 	for i := range p.rules {
@@ -102,6 +106,10 @@ func NewPolicy(rules []Rule, o Options) (*Policy, error) {
 			}
 		}
 		p.named = p.named || r.onlyHosts()
+		maps.Copy(p.hosts.exact, r.exact)
+		maps.Copy(p.hosts.below, r.below)
+		p.hosts.all = p.hosts.all || r.all
+		p.asks = p.asks || slices.ContainsFunc(r.globs, func(g glob) bool { return g.asks })
 	}
 	var err error
 	p.words, err = newWords(list)
@@ -163,6 +171,7 @@ func (r *Rule) check() error {
 			return fmt.Errorf("paths: %q: want / or * at the begin", p)
 		}
 		r.Paths[i] = strings.ToLower(p)
+		r.globs = append(r.globs, newGlob(r.Paths[i]))
 	}
 	for i, m := range r.Methods {
 		r.Methods[i] = strings.ToUpper(m)
@@ -243,19 +252,29 @@ func (r *Rule) hostFits(host string) bool {
 	return false
 }
 
-// globFits: * stands for any bytes.
-func globFits(pattern, s string) bool {
+// glob is a pattern in which * stands for any bytes.
+type glob struct {
+	head, rest string // before and behind the first *
+	star       bool   // there is one
+	asks       bool   // it is compared with the query, too
+}
+
+func newGlob(pattern string) glob {
 	head, rest, star := strings.Cut(pattern, "*")
-	if !star {
-		return pattern == s
-	}
-	if !strings.HasPrefix(s, head) {
+	return glob{head, rest, star, strings.Contains(pattern, "?")}
+}
+
+func (g *glob) fits(s string) bool {
+	if !strings.HasPrefix(s, g.head) {
 		return false
 	}
-	s = s[len(head):]
-	for {
-		var part string
-		part, rest, star = strings.Cut(rest, "*")
+	s = s[len(g.head):]
+	if !g.star {
+		return s == ""
+	}
+	for rest := g.rest; ; {
+		part, more, star := strings.Cut(rest, "*")
+		rest = more
 		if !star {
 			return strings.HasSuffix(s, part)
 		}
@@ -271,14 +290,52 @@ func globFits(pattern, s string) bool {
 type request struct {
 	method string
 	hosts  []string // as compared: all that it names
+	named  bool     // one of them is among those of the rules
 	target string   // path and query as sent
 	views  []string // of the path, as a server may read it
-	asked  []string // the same with the query
+	asked  []string // the same with the query, where a rule has one
 }
 
 // read makes the views of the target: escapes read once and twice, backslashes, empty and dotted segments and parameters as servers read them.
-func (r *request) read() {
+func (r *request) read(asks bool) {
 	p, query, _ := strings.Cut(r.target, "?")
+	if isPlain(p) {
+		r.views = append(r.views, p)
+	} else {
+		r.readPath(p)
+	}
+	if asks {
+		query = strings.ToLower(string((&unescape{}).add(nil, []byte(query))))
+		for _, v := range r.views {
+			r.asked = append(r.asked, v+"?"+query)
+		}
+	}
+}
+
+// isPlain tells whether all servers read a path alike, and as it is.
+func isPlain(p string) bool {
+	if p == "" || p[0] != '/' {
+		return false
+	}
+	for i := range len(p) {
+		switch b := p[i]; {
+		case 'a' <= b && b <= 'z', '0' <= b && b <= '9', b == '-', b == '_', b == '~':
+		case b == '/':
+			if i > 0 && p[i-1] == '/' {
+				return false
+			}
+		case b == '.':
+			if p[i-1] == '/' {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (r *request) readPath(p string) {
 	p, _, _ = strings.Cut(p, "#")
 	raw := []byte(strings.ReplaceAll(p, "+", "%2b"))
 	for range 2 {
@@ -292,10 +349,6 @@ func (r *request) read() {
 			r.view(v[:i])
 		}
 		raw = []byte(strings.ReplaceAll(string(raw), "+", "%2b"))
-	}
-	query = strings.ToLower(string((&unescape{}).add(nil, []byte(query))))
-	for _, v := range r.views {
-		r.asked = append(r.asked, v+"?"+query)
 	}
 }
 
@@ -326,16 +379,20 @@ func (r *Rule) conditions(q *request) bool {
 	if len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(q.method)) {
 		return false
 	}
-	if len(r.Hosts) > 0 && !slices.ContainsFunc(q.hosts, r.hostFits) {
+	if len(r.Hosts) > 0 && (!q.named || !slices.ContainsFunc(q.hosts, r.hostFits)) {
 		return false
 	}
-	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool {
+	for i := range r.globs {
+		g := &r.globs[i]
 		views := q.views
-		if strings.Contains(p, "?") {
+		if g.asks {
 			views = q.asked
 		}
-		return slices.ContainsFunc(views, func(v string) bool { return globFits(p, v) })
-	})
+		if slices.ContainsFunc(views, g.fits) {
+			return true
+		}
+	}
+	return len(r.globs) == 0
 }
 
 // Hit is what a rule met.
@@ -358,11 +415,9 @@ func (b *Block) Error() string { return b.Why }
 
 // judge a request. It returns the rules with words whose other conditions it meets.
 func (p *Policy) judge(q *request) (requests, responses set, hit *Rule, h Hit) {
-	q.read()
-	h = Hit{Method: short(q.method), Path: short(q.target)}
-	if len(q.hosts) > 0 {
-		h.Host = short(q.hosts[0])
-	}
+	q.read(p.asks)
+	q.named = slices.ContainsFunc(q.hosts, p.hosts.hostFits)
+	h = q.hit()
 	for i := range p.rules {
 		r := &p.rules[i]
 		if len(r.Words) > 0 || !r.conditions(q) {
@@ -394,8 +449,22 @@ func (p *Policy) judge(q *request) (requests, responses set, hit *Rule, h Hit) {
 	return requests, responses, nil, h
 }
 
+// hit keeps of a request what names it.
+func (r *request) hit() Hit {
+	host := ""
+	if len(r.hosts) > 0 {
+		host = r.hosts[0]
+	}
+	method, host, target := r.method[:min(len(r.method), maxKept)], host[:min(len(host), maxKept)], r.target[:min(len(r.target), maxKept)]
+	all := method + host + target
+	m, n := len(method), len(method)+len(host)
+	return Hit{Method: all[:m], Host: all[m:n], Path: all[n:]}
+}
+
+const maxKept = 128 // bytes of each
+
 // short is a text to keep.
-func short(s string) string { return strings.Clone(s[:min(len(s), 128)]) }
+func short(s string) string { return strings.Clone(s[:min(len(s), maxKept)]) }
 
 func (p *Policy) alert(h Hit) {
 	if p.Alert != nil {
@@ -449,6 +518,7 @@ func (s set) without(i int) set {
 // judgeName of a TLS server: rules of hosts alone, and words that are in the name.
 func (p *Policy) judgeName(host string) (*Rule, Hit) {
 	q := request{hosts: []string{normalHost(host)}}
+	q.named = slices.ContainsFunc(q.hosts, p.hosts.hostFits)
 	said := p.inTarget(&q)
 	for i := range p.rules {
 		r := &p.rules[i]
