@@ -22,7 +22,7 @@ import (
 // virtio_net_hdr). The platform's probes pass without the handler.
 //
 // The handler, Tick, Due and what Do runs are called by one goroutine, never at the same time: what they share needs no lock. They must not block: no frame
-// passes meanwhile. The loop allocates nothing per frame.
+// passes meanwhile. The loop keeps a thread of its own, and allocates nothing per frame.
 type Frames struct {
 	o     Options
 	probe []byte      // the first 14 bytes of the platform's probes; nil: none
@@ -50,7 +50,7 @@ type Options struct {
 	// again without. Empty: all come before it.
 	After []uint16
 	// Due is called after each batch of frames, and when the time has come that it returned last. It sends what is due by then and returns when more is; the zero
-	// time: nothing waits. nil: not called. The loop then keeps a thread of its own, whose timers the kernel does not put off.
+	// time: nothing waits. nil: not called. The kernel then does not put off the timers of the loop's thread.
 	Due func(now time.Time) (next time.Time)
 }
 
@@ -316,9 +316,9 @@ func (s *Frames) Run(ctx context.Context) error {
 	fds = append(fds, unix.PollFd{Events: unix.POLLIN, Fd: int32(s.wakes)})
 	next := time.Now().Add(tickEvery)
 	ready := slices.Repeat([]bool{true}, len(ports))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if s.o.Due != nil {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)   // nanosecond; where it is refused, frames are 50 us late
 		defer unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) //nolint:errcheck // 0: as it was
 	}
@@ -586,12 +586,13 @@ func (b *batch) make() {
 	}
 }
 
-// read frames, as many as are there.
+// read frames, as many as are there. Go's scheduler does not know of this call, nor of that which sends: the kernel takes a frame all the way to its receiver in it, and
+// may let who wakes for that go first. The scheduler would give our processor to another thread meanwhile, and the loop would go on there.
 func (b *batch) read(fd int) (int, error) {
 	for i := range b.messages {
 		b.messages[i].SetControllen(ancillary)
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.messages)), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.messages)), batchSize, unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
@@ -650,7 +651,10 @@ func (o *outgoing) add(raw []byte) {
 // write all. A frame that the interface does not take is lost, as on any wire.
 func (o *outgoing) write(fd int) (sent, refused int) {
 	for at := 0; at < o.n; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&o.messages[at])), uintptr(o.n-at), 0, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&o.messages[at])), uintptr(o.n-at), unix.MSG_DONTWAIT, 0, 0)
+		if errno == unix.EAGAIN {
+			n, _, errno = unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&o.messages[at])), uintptr(o.n-at), 0, 0, 0)
+		}
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
