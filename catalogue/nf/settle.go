@@ -109,17 +109,16 @@ func (s *Settler) Close() {
 
 // Pass has the flow of a frame pass the function by, in both directions as far as the function has been given them. It may be called for each frame of a
 // flow: the switch is told ten times a second at most. Frames that begin or end a connection, and those that belong to no flow, do nothing.
-func (s *Settler) Pass(frame []byte) { s.say("pass", frame, "") }
+func (s *Settler) Pass(frame []byte) { s.say(frame, verdict{}) }
 
 // PassOneWay is Pass for the direction of the frame alone.
-func (s *Settler) PassOneWay(frame []byte) { s.say("pass", frame, " oneway") }
+func (s *Settler) PassOneWay(frame []byte) { s.say(frame, verdict{way: oneWay}) }
 
 // PassAt is PassOneWay for frames that come in this direction: up, those that enter at the port in. A function that judges by the port must use it, since
 // the same addresses and ports may be forged at the other one. It is for TCP and UDP; frames of ICMP echo do nothing.
 func (s *Settler) PassAt(d Dir, frame []byte) {
 	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
-		f.flags = 0
-		s.sayOf(f, "pass", onlyAt(d), time.Now())
+		s.sayOf(f, verdict{way: onlyAt(d)}, time.Time{})
 	}
 }
 
@@ -141,16 +140,49 @@ func (r Rewrite) words() string {
 // RewriteAt is PassAt for a frame, as it came, of a flow that is handed on rewritten: the switch rewrites its further frames.
 func (s *Settler) RewriteAt(d Dir, frame []byte, r Rewrite) {
 	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
-		f.flags = 0
-		s.sayOf(f, "pass", onlyAt(d)+r.words(), time.Now())
+		s.sayOf(f, verdict{way: onlyAt(d), rewrite: r}, time.Time{})
 	}
 }
 
-func onlyAt(d Dir) string {
+// verdict about a flow.
+type verdict struct {
+	drop    bool // or pass
+	way     way
+	rewrite Rewrite // without To: none
+}
+
+// way are the frames of a flow that a verdict is about.
+type way uint8
+
+const (
+	bothWays way = iota
+	oneWay
+	atIn
+	atOut
+)
+
+func onlyAt(d Dir) way {
 	if d == Up {
-		return " oneway at in"
+		return atIn
 	}
-	return " oneway at out"
+	return atOut
+}
+
+func (w way) words() string {
+	return [...]string{bothWays: "", oneWay: " oneway", atIn: " oneway at in", atOut: " oneway at out"}[w]
+}
+
+// line that says it of a flow.
+func (v verdict) line(f settled) string {
+	word := "pass"
+	if v.drop {
+		word = "drop"
+	}
+	text := f.line(word) + v.way.words()
+	if v.rewrite.To.IsValid() {
+		text += v.rewrite.words()
+	}
+	return text
 }
 
 // NoVLAN is the VLAN of frames without a tag.
@@ -160,7 +192,7 @@ const NoVLAN = -1
 // packet that made up the caller's mind came at a time: what is too old then is not said, since it may be about a former connection of the same ports.
 func (s *Settler) PassFlow(proto byte, src, dst netip.AddrPort, vlan int, at time.Time) {
 	if f := (Flow{proto, src, dst, vlan}).settled(); f.proto != "" {
-		s.sayOf(f, "pass", "", at)
+		s.sayOf(f, verdict{}, at)
 	}
 }
 
@@ -178,7 +210,7 @@ func (f Flow) settled() settled {
 // PassFlowAt is PassAt for a flow whose frames the function does not have at hand; at is as PassFlow has it.
 func (s *Settler) PassFlowAt(d Dir, f Flow, at time.Time) {
 	if f := f.settled(); f.proto != "" {
-		s.sayOf(f, "pass", onlyAt(d), at)
+		s.sayOf(f, verdict{way: onlyAt(d)}, at)
 	}
 }
 
@@ -186,7 +218,7 @@ func (s *Settler) PassFlowAt(d Dir, f Flow, at time.Time) {
 // frames enter.
 func (s *Settler) PassFlowOneWay(f Flow, at time.Time) {
 	if f := f.settled(); f.proto != "" {
-		s.sayOf(f, "pass", " oneway", at)
+		s.sayOf(f, verdict{way: oneWay}, at)
 	}
 }
 
@@ -197,10 +229,10 @@ func (f Flow) Reverse() Flow {
 }
 
 // JudgeFlowAt takes PassFlowAt back.
-func (s *Settler) JudgeFlowAt(d Dir, f Flow) { s.judge(f.settled(), onlyAt(d)) }
+func (s *Settler) JudgeFlowAt(d Dir, f Flow) { s.judge(f.settled(), onlyAt(d).words()) }
 
 // Drop has the flow of a frame dropped before the function, in both directions.
-func (s *Settler) Drop(frame []byte) { s.say("drop", frame, "") }
+func (s *Settler) Drop(frame []byte) { s.say(frame, verdict{drop: true}) }
 
 // Judge takes back what was said of the flow of a frame: the function gets its frames again. What the platform cannot hear now is made up for by a reset.
 func (s *Settler) Judge(frame []byte) {
@@ -233,21 +265,22 @@ func (s *Settler) Counters() SettlerCounters {
 	return SettlerCounters{Settled: c.settled.Load(), Early: c.early.Load(), NotGiven: c.unknown.Load(), Refused: c.refused.Load(), Lost: c.lost.Load()}
 }
 
-func (s *Settler) say(verdict string, frame []byte, more string) {
-	f, ok := flowOf(frame)
-	if !ok || f.flags&(SYN|FIN|RST) != 0 {
-		return
+func (s *Settler) say(frame []byte, v verdict) {
+	if f, ok := flowOf(frame); ok && f.flags&(SYN|FIN|RST) == 0 {
+		s.sayOf(f, v, time.Time{})
 	}
-	f.flags = 0
-	s.sayOf(f, verdict, more, time.Now())
 }
 
-func (s *Settler) sayOf(f settled, verdict, more string, at time.Time) {
-	hash := maphash.Comparable(s.seed, struct {
-		f             settled
-		verdict, more string
-	}{f, verdict, more})
-	now := time.Now()
+// sayOf a flow what was found by a packet that came at a time; zero: now.
+func (s *Settler) sayOf(f settled, v verdict, at time.Time) {
+	f.flags = 0
+	hash, now := maphash.Comparable(s.seed, struct {
+		f settled
+		v verdict
+	}{f, v}), time.Now()
+	if at.IsZero() {
+		at = now
+	}
 	s.mu.Lock()
 	r := &s.recent[hash%recents]
 	again := r.hash == hash && now.Sub(r.at) < sayAgain
@@ -255,7 +288,7 @@ func (s *Settler) sayOf(f settled, verdict, more string, at time.Time) {
 		*r = recent{hash, now}
 	}
 	s.mu.Unlock()
-	if !again && !s.queue(line{text: f.line(verdict) + more, at: at}) {
+	if !again && !s.queue(line{text: v.line(f), at: at}) {
 		s.count.lost.Add(1)
 	}
 }

@@ -239,3 +239,21 @@ func TestSettlerIsBounded(t *testing.T) {
 		t.Errorf("%d of %d flows are kept", many-lost, many)
 	}
 }
+
+// BenchmarkSettle is what a function pays for each frame of a flow that it has settled already.
+func BenchmarkSettle(b *testing.B) {
+	s := NewSettler(filepath.Join(b.TempDir(), "none"), slog.New(slog.DiscardHandler))
+	defer s.Close()
+	frame := tcpFrame("", ACK)
+	for name, say := range map[string]func(){
+		"pass":    func() { s.PassAt(Up, frame) },
+		"rewrite": func() { s.RewriteAt(Up, frame, Rewrite{End: Source, To: netip.MustParseAddrPort("10.9.0.100:4000")}) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				say()
+			}
+		})
+	}
+}
