@@ -174,6 +174,7 @@ func (c config) render(e *engine) []byte {
 var nginxConf = template.Must(template.New("nginx.conf").Parse(`daemon off;
 user root;
 worker_processes 1;
+pcre_jit on;
 worker_rlimit_nofile {{.Connections}};
 pid {{.Run}}/nginx.pid;
 error_log stderr warn;

@@ -240,10 +240,17 @@ func handFilter(_ context.Context, h *byHand) error {
 		"", strings.Join(numbered("location ^~ /forbidden-%d/ { return 403; }"), "\n    "))
 }
 
-// handCache is nginx that answers what the second station has answered before.
+// handCache is nginx that answers what the second station has answered before. It decides as the function cache does what may be kept, and counts results.
 func handCache(_ context.Context, h *byHand) error {
-	return h.nginx(fmt.Sprintf("tcp_nopush on; proxy_cache_path %s/cache keys_zone=kept:1m max_size=%dm use_temp_path=off;", h.inst.Run, cachedMB),
-		"proxy_cache kept; proxy_cache_lock on;", "")
+	return h.nginx(fmt.Sprintf(`tcp_nopush on;
+  log_format result '$upstream_cache_status $body_bytes_sent';
+  map $http_cache_control $reload { default 0; ~*no-cache 1; ~*no-store 1; ~*max-age=0+(,|$) 1; }
+  map $http_pragma $reload_pragma { default 0; ~*no-cache 1; }
+  map $upstream_http_content_length $too_long { default 1; "~^0*[0-9]{1,6}$" 0; }
+  proxy_cache_path %[1]s/cache levels=1:2 keys_zone=kept:2m max_size=%[2]dm inactive=1d use_temp_path=off;`, h.inst.Run, cachedMB),
+		fmt.Sprintf(`access_log %s/results result buffer=32k flush=100ms; add_header X-Cache $upstream_cache_status always;
+      proxy_cache kept; proxy_cache_lock on; proxy_cache_key "$request_method $http_host $request_uri"; proxy_cache_convert_head off; proxy_cache_revalidate on;
+      proxy_cache_bypass $reload $reload_pragma $http_authorization $http_upgrade; proxy_no_cache $too_long $http_authorization $http_upgrade;`, h.inst.Run), "")
 }
 
 // nginx with a worker for each processor, between the stations: connections stay, and requests go on to the second station. all, location and server are what
@@ -252,7 +259,7 @@ func (h *byHand) nginx(all, location, server string) error {
 	if err := h.proxied(); err != nil {
 		return err
 	}
-	conf, err := h.write("nginx.conf", fmt.Sprintf(`daemon off; master_process on; user root; worker_processes auto; pid %[1]s/nginx.pid; error_log stderr error;
+	conf, err := h.write("nginx.conf", fmt.Sprintf(`daemon off; master_process on; user root; worker_processes auto; pcre_jit on; pid %[1]s/nginx.pid; error_log stderr error;
 events { worker_connections 1024; }
 http {
   access_log off;
