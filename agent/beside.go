@@ -187,7 +187,7 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 		case err != nil:
 			return err
 		case c.State != container.Running:
-			return errors.New(ending(c, ""))
+			return errors.New(ending(c))
 		case age > f.a.silentFor(s.box.ID()):
 			return errors.New("its process runs, but no probe frame has come through")
 		case !probes(img) && age > f.a.settlesIn(s.box.ID()):

@@ -156,9 +156,7 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 	if f.died.IsZero() {
 		f.died = now
 	}
-	f.mu.Lock()
-	text, words := ending(c, f.want.Spec.Memory), ""
-	f.mu.Unlock()
+	text, words := ending(c), ""
 	reason := api.ReasonExited
 	if c.OOM {
 		reason = api.ReasonMemory
@@ -177,11 +175,11 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 	f.event(api.Warning, "FunctionDied", text+"; "+f.consequence(), 0)
 }
 
-// ending says how a process ended; memory is its limit, "" none.
-func ending(c container.Status, memory string) string {
+// ending says how a process ended.
+func ending(c container.Status) string {
 	switch {
-	case c.OOM && memory != "":
-		return fmt.Sprintf("process out of memory (limit %s)", memory)
+	case c.OOM && c.Limits.Memory > 0: // of its spec, or of the host for all that name none
+		return fmt.Sprintf("process out of memory (limit %s)", size(c.Limits.Memory))
 	case c.OOM:
 		return "process killed: the host is out of memory"
 	case c.Signal > 0:
@@ -190,6 +188,14 @@ func ending(c container.Status, memory string) string {
 		return fmt.Sprintf("process ended with exit code %d", c.ExitCode)
 	}
 	return "process ended"
+}
+
+// size is a number of bytes as specs have it.
+func size(bytes int64) string {
+	if bytes%(1<<20) != 0 {
+		return fmt.Sprintf("%dK", bytes>>10)
+	}
+	return fmt.Sprintf("%dM", bytes>>20)
 }
 
 // maxWords bounds what a status quotes of a function's log.

@@ -404,7 +404,8 @@ func (r *Runtime) watch(e *entry, p *Process) {
 		return
 	}
 	if e.proc == p && !e.gone {
-		e.rec.OOM = p.end.signal == int(unix.SIGKILL) && r.outOfMemory(e.rec.Spec.ID)
+		// A shell, or an init, ends with the code of a child that was killed.
+		e.rec.OOM = p.end.code == killed(int(unix.SIGKILL)).code && r.outOfMemory(e.rec.Spec.ID)
 		if r.machine != nil {
 			p.end, e.rec.OOM = r.programsEnd(e.rec, p.end)
 		}

@@ -114,6 +114,14 @@ func (k Kit) limits(t *testing.T) {
 	if again, err := r.Status(t.Context(), "a"); err != nil || again != st {
 		t.Errorf("the status differs from what was waited for: %+v, %v", again, err)
 	}
+	must(t, r.Delete(t.Context(), "a"))
+	spec.Args = sh("tail /dev/zero; exit $?")
+	must(t, r.Run(t.Context(), spec))
+	st, err = r.Wait(t.Context(), "a")
+	must(t, err)
+	if st.ExitCode != 137 || st.Signal != 0 || !st.OOM {
+		t.Errorf("a shell whose program is out of memory: %+v, want exit code 137, no signal and that", st)
+	}
 }
 
 // A container whose spec names no memory gets the host's default; all containers together get less of the processors than others who want them.
