@@ -52,11 +52,18 @@ func checkRuntime(c *check, name string) {
 		return
 	}
 	hint := "leave runtime out for the host's default; `weir get hosts -o wide` shows which runtimes hosts have"
-	for _, known := range Runtimes() {
-		if EditDistance(strings.ToLower(name), known) <= len(known)/3 {
-			hint = fmt.Sprintf("did you mean %q? %s", known, hint)
-			break
-		}
+	if meant := NearestRuntime(name); meant != "" {
+		hint = fmt.Sprintf("did you mean %q? %s", meant, hint)
 	}
 	c.add("runtime", hint, "runtime %q: want %s or %s", name, strings.Join(Runtimes()[:len(Runtimes())-1], ", "), Runtimes()[len(Runtimes())-1])
+}
+
+// NearestRuntime is the runtime that a wrong name probably means, "" none.
+func NearestRuntime(name string) string {
+	for _, known := range Runtimes() {
+		if EditDistance(strings.ToLower(name), known) <= len(known)/3 {
+			return known
+		}
+	}
+	return ""
 }

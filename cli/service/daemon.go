@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -270,6 +271,11 @@ func (a *commands) checkRuntime(o *DaemonOptions, f *pflag.FlagSet) error {
 	switch {
 	case name == "":
 	case !slices.Contains(append(api.Runtimes(), a.Runtimes...), name):
+		if _, err := exec.LookPath(name); err != nil {
+			if meant := api.NearestRuntime(name); meant != "" {
+				return command.Usage("--runtime %s: there is no such runtime, and no such program: did you mean %q?", name, meant)
+			}
+		}
 		o.Host.Runtime, o.Runtime = api.RuntimeOCI, name
 	case len(a.Runtimes) > 0 && !slices.Contains(a.Runtimes, name):
 		return command.Usage("--runtime %s: this version of Weir has no such runtime; want %s, or the path of an OCI runtime's program", name, strings.Join(a.Runtimes, ", "))

@@ -68,7 +68,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 		cli, err = o.CLI, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w: install it (apt-get install runc) or name another with --runtime", o.CLI, err)
+		return nil, fmt.Errorf("container runtime %s: %w: %s", o.CLI, err, remedy)
 	}
 	version := ""
 	if !o.Remove {

@@ -44,6 +44,10 @@ func TestNoRuntime(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "apt-get install runc") {
 		t.Errorf("got %v, want a remedy", err)
 	}
+	_, err = New(t.Context(), inst, Options{CLI: "false"})
+	if err == nil || !strings.Contains(err.Error(), "/false --version: exit status 1: want the program of an OCI runtime, such as runc or crun") {
+		t.Errorf("got %v, want what it should be", err)
+	}
 }
 
 // A call that hangs ends with its context, and what it had begun is removed.

@@ -21,13 +21,15 @@ var ErrVulnerable = errors.New("known container escapes")
 
 const versionTimeout = 10 * time.Second
 
+const remedy = "install it (apt-get install runc), or have --runtime name another program, or a runtime that `weir check` lists"
+
 // About tells whether the runtime's program is there and may be used.
 func About(ctx context.Context, o Options) container.About {
 	a := container.About{Name: Name, Ports: []portkind.Kind{portkind.Veth}, Userns: true}
 	name := cmp.Or(o.CLI, defaultCLI)
 	cli, err := exec.LookPath(name)
 	if err != nil {
-		a.Missing = fmt.Sprintf("no program %s: install it (apt-get install runc) or name another with --runtime", name)
+		a.Missing = fmt.Sprintf("no program %s: %s", name, remedy)
 		return a
 	}
 	a.Version, a.Note, err = checkVersion(ctx, cli)
@@ -47,7 +49,7 @@ func checkVersion(ctx context.Context, cli string) (version, warning string, err
 	defer cancel()
 	out, err := exec.CommandContext(ctx, cli, "--version").Output()
 	if err != nil {
-		return "", "", fmt.Errorf("%s --version: %w", cli, err)
+		return "", "", fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
 	}
 	version, _, _ = strings.Cut(string(out), "\n")
 	warning, err = judge(string(out), distribution(ctx, cli))
