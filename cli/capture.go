@@ -27,15 +27,15 @@ func (a *app) captureCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "capture NAME[/in|/out|/tap]",
 		Short: "Capture the frames of a function's port, or of an endpoint",
-		Long: `Capture the frames that a function's port, or an endpoint, receives and sends, as pcapng: to a file, or with -w - to Wireshark, tshark or tcpdump. The function
+		Long: `Capture the frames that a function's port, or an endpoint, receives and sends, as pcapng: to a file, or by a pipe to Wireshark, tshark or tcpdump. The function
 may be on any host. Without a port it is a tap's one, else in. NAME may be function/NAME or endpoint/NAME where both have the name.
 
 It ends with Ctrl-C, --count, --duration or --bytes. --filter has tcpdump's syntax; tcpdump has to be installed here, and the kernel where the function is carries it
 out, so that only what is wanted is sent. Frames that come faster than they are taken away (50,000 a second, 40 MB a second) are dropped from the capture, never from the
 traffic; how many is said at the end and stands in the file. It takes the role operator.`,
 		Example: `  weir capture fw/in -w fw.pcapng --duration 30s
-  weir capture fw/out --filter icmp -w - | wireshark -k -i -
-  weir capture endpoint/alice --count 10 --snaplen 96 -w - | tcpdump -nr -`,
+  weir capture fw/out --filter icmp | wireshark -k -i -
+  weir capture endpoint/alice --count 10 --snaplen 96 | tcpdump -nr -`,
 		Args:              command.WantArgs(1, 1, "a function or an endpoint"),
 		ValidArgsFunction: a.completeFunctions(false),
 		RunE: a.Speaks(func(ctx context.Context, c *api.Client, args []string) (err error) {
@@ -54,7 +54,7 @@ traffic; how many is said at the end and stands in the file. It takes the role o
 			}
 			if write == "-" {
 				if _, tty := command.Terminal(a.Stdout); tty {
-					return command.Usage("a capture is no text: -w FILE, or -w - and a pipe")
+					return command.Usage("a capture is no text: want -w FILE, or a pipe, for example weir capture %s | tcpdump -nr -", args[0])
 				}
 			}
 			frames, err := c.Capture(ctx, kind, name, o)
@@ -80,13 +80,12 @@ traffic; how many is said at the end and stands in the file. It takes the role o
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&write, "write", "w", "", "file to write, pcapng; - is standard output")
+	f.StringVarP(&write, "write", "w", "-", "file to write, pcapng; - is standard output")
 	f.StringVar(&filter, "filter", "", "only frames that match, in tcpdump's syntax, for example 'host 10.0.0.1 and tcp port 80'")
 	f.IntVar(&o.Count, "count", 0, "end after so many frames; 0 is without end")
 	f.DurationVar(&o.Duration, "duration", api.CaptureDefaults.Duration, "end after this time, at most 24h")
 	f.IntVar(&most, "bytes", int(api.CaptureDefaults.Bytes), "end after so many bytes of frames")
 	f.IntVar(&o.Snaplen, "snaplen", api.CaptureDefaults.Snaplen, "bytes of each frame")
-	_ = cmd.MarkFlagRequired("write")
 	return cmd
 }
 
