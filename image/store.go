@@ -30,6 +30,9 @@ const (
 	remedy          = "`make build` builds the catalogue's images anew"
 )
 
+// packaged are the images of the catalogue that `make build` leaves out.
+var packaged = []string{"cache", "ids", "ids-tap", "udp-forward-socat"}
+
 // Store resolves images in OCI layouts and mounts them for one instance. Its methods may be called from several goroutines.
 type Store struct {
 	inst instance.Instance
@@ -164,6 +167,10 @@ func (s *Store) resolve(ref string) (*entry, error) {
 	}
 	if _, err := ParseRemote(ref, RemoteOptions{}); err == nil {
 		return nil, fmt.Errorf("%w on this host: `weir image pull %s` fetches it, as the host itself does from a registry that its --registry names", ErrNotFound, ref)
+	}
+	if slices.Contains(packaged, name) && digest == "" {
+		return nil, fmt.Errorf("%w in %s: it is of Debian packages, which take minutes to build: `weir image build catalogue/%s --into bin/images` in Weir's clone", ErrNotFound,
+			strings.Join(s.dirs, ", "), name)
 	}
 	if len(have) == 0 {
 		return nil, fmt.Errorf("%w: no image in %s; %s", ErrNotFound, strings.Join(s.dirs, ", "), remedy)

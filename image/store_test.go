@@ -121,6 +121,30 @@ func TestNoImagesAtAll(t *testing.T) {
 	}
 }
 
+// What `make build` leaves out of the catalogue is known, and how it is made.
+func TestImagesOfPackagesAreKnown(t *testing.T) {
+	recipes, err := filepath.Glob("../catalogue/*/" + RecipeFile)
+	must(t, err)
+	var want []string
+	for _, file := range recipes {
+		r, err := LoadRecipe(filepath.Dir(file))
+		must(t, err)
+		if r.Debian() {
+			want = append(want, r.Name)
+		}
+	}
+	if diff := cmp.Diff(want, packaged); diff != "" {
+		t.Error(diff)
+	}
+	layout := filepath.Join(t.TempDir(), "layout")
+	built(t, layout, recipe(t, "fw", "1", "content"))
+	for _, s := range []*Store{newStore(t), newStore(t, layout)} {
+		if _, err := s.Resolve("ids"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "weir image build catalogue/ids") {
+			t.Errorf("got %v, want ErrNotFound with a remedy", err)
+		}
+	}
+}
+
 func TestEarlierLayoutWins(t *testing.T) {
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	want := built(t, a, recipe(t, "fw", "1", "first"))
