@@ -199,6 +199,9 @@ func explain(ctx context.Context, err error, r name.Reference) error {
 		return fmt.Errorf("%w: nobody answers at %s", err, registry)
 	case ctx.Err() == nil && timedOut(err): // not a byte came in idle
 		return fmt.Errorf("%w: %s does not answer in time: see whether it works and can be reached from here", err, registry)
+	case strings.Contains(err.Error(), "certificate signed by unknown authority"):
+		return fmt.Errorf("%s: this machine knows no authority of %s's certificate: put that authority's into /usr/local/share/ca-certificates (NAME.crt) and run update-ca-certificates",
+			strings.Join(strings.Fields(err.Error()), " "), registry)
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%w: %s does not speak TLS: --plain-http if that is right", err, registry)
 	}

@@ -374,6 +374,11 @@ func TestRegistriesThatLie(t *testing.T) {
 	if _, err := down.Pull(t.Context(), gone+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "nobody answers at "+gone) {
 		t.Errorf("nobody there: %v", err)
 	}
+	selfSigned := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(selfSigned.Close)
+	if _, err := down.Pull(t.Context(), strings.TrimPrefix(selfSigned.URL, "https://")+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "run update-ca-certificates") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a certificate of nobody's: %v", err)
+	}
 	for _, ref := range []string{"fw", "fw:1", "nf/fw:1", "", "/", "localhost/"} {
 		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil {
 			t.Errorf("%q was pulled", ref)
