@@ -115,7 +115,7 @@ func (a *Agent) lookAtRuntime(ctx context.Context, name string) container.About 
 	about, err := a.Runtimes.About(limited, name)
 	if ctx.Err() != nil {
 		s, _ := a.runtimeState(name)
-		s.about.Name, s.about.Missing = name, cmp.Or(s.about.Missing, "not known yet")
+		s.about.Name, s.about.Missing = name, cmp.Or(s.about.Missing, api.RuntimeNotKnown)
 		return s.about
 	}
 	a.runtimes.mu.Lock()
@@ -263,7 +263,7 @@ func (a *Agent) hostRuntimes() (out []api.HostRuntime) {
 		case x.Default:
 			x.Available, x.Ports = true, a.Runtime.PortKinds()
 		default:
-			x.Why = "not known yet"
+			x.Why = api.RuntimeNotKnown
 		}
 		out = append(out, x)
 	}

@@ -34,6 +34,9 @@ type HostRuntime struct {
 	Note      string          `json:"note,omitempty"`    // what an operator should know of it, such as an emulated processor
 }
 
+// RuntimeNotKnown is why a runtime that has not told yet is not available.
+const RuntimeNotKnown = "not known yet"
+
 // RuntimeOf finds what a host says of the runtime of a function; spec is what the function names, "" the host's default. A host of a former version says
 // nothing but the name of its only one: then ok is false for any other.
 func (s *HostStatus) RuntimeOf(spec string) (r HostRuntime, ok bool) {

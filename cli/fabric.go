@@ -195,16 +195,61 @@ func drainText(d *api.HostDrain) string {
 	return "drained"
 }
 
-// runtimesOf are the names of the runtimes that a host has, and of those that it has not.
+// runtimesOf are the names of the runtimes that a host has, and of those that it has not. Those that have not told yet are neither.
 func runtimesOf(s api.HostStatus) (there, missing []string) {
 	for _, r := range s.Runtimes {
-		if r.Available {
+		switch {
+		case r.Available:
 			there = append(there, r.Name)
-		} else {
+		case r.Why != api.RuntimeNotKnown:
 			missing = append(missing, r.Name)
 		}
 	}
 	return there, missing
+}
+
+const (
+	mostReasons = 20 // why hosts lack runtimes; what is beyond is in their descriptions
+	mostHosts   = 5  // named beside a reason
+)
+
+// printMissing says why hosts lack runtimes, once for all hosts with the same reason.
+func (a *app) printMissing(items []any) error {
+	type reason struct{ runtime, why string }
+	var reasons []reason
+	where := map[reason][]string{}
+	for _, item := range items {
+		h, isHost := item.(api.Host)
+		if !isHost {
+			return nil
+		}
+		for _, r := range h.Status.Runtimes {
+			if r.Available {
+				continue
+			}
+			why := reason{r.Name, r.Why}
+			if where[why] == nil {
+				reasons = append(reasons, why)
+			}
+			where[why] = append(where[why], h.Name)
+		}
+	}
+	slices.SortFunc(reasons, func(x, y reason) int { return cmp.Or(cmp.Compare(x.runtime, y.runtime), cmp.Compare(x.why, y.why)) })
+	for i, r := range reasons {
+		if i == mostReasons {
+			_, err := fmt.Fprintf(a.Stdout, "and %d more reasons: weir describe host NAME\n", len(reasons)-i)
+			return err
+		}
+		hosts := where[r]
+		text := strings.Join(hosts[:min(len(hosts), mostHosts)], ", ")
+		if n := len(hosts) - mostHosts; n > 0 {
+			text += fmt.Sprintf(" and %d others", n)
+		}
+		if _, err := fmt.Fprintf(a.Stdout, "no runtime %s at %s: %s\n", command.Printable(r.runtime), command.Printable(text), command.Printable(r.why)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func uplinks(list []api.Uplink) string {

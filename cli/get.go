@@ -128,7 +128,10 @@ func (a *app) printItems(n noun, items []any) error {
 	for _, head := range []string{"MESSAGE", "ADDRESS", "UPLINK", "FUNCTIONS", "MISSING", "TUNNELS", "SKEW", "MATCH_BY", "RUNTIMES"} {
 		dropEmpty(&t, head)
 	}
-	return a.PrintTable(t)
+	if err := a.PrintTable(t); err != nil || !a.Wide() {
+		return err
+	}
+	return a.printMissing(items)
 }
 
 // dropEmpty takes a column away that says nothing.

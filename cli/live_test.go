@@ -183,7 +183,7 @@ func (h *hollow) look(ctx context.Context, c *api.Client) (api.StatusReport, err
 	r := api.StatusReport{Host: "local", Endpoints: map[string]api.EndpointStatus{}, Functions: map[string]api.FunctionStatus{},
 		Chains: map[string]api.ChainStatus{}, Policies: map[string]api.PolicyStatus{},
 		HostState: &api.HostStatus{State: "ready", Version: "test", Kernel: "6.6", Cores: 2, Memory: 4 << 30, Switch: "ebpf", Runtime: "oci",
-			Runtimes: []api.HostRuntime{{Name: "docker", Why: "no engine at /run/docker.sock: start dockerd"}, {Name: "lxc", Available: true, Version: "5.0.2"},
+			Runtimes: []api.HostRuntime{{Name: "docker", Why: "no engine at /run/docker.sock: start dockerd"}, {Name: "kvm", Why: api.RuntimeNotKnown}, {Name: "lxc", Available: true, Version: "5.0.2"},
 				{Name: "oci", Available: true, Default: true, Version: "runc version 1.1.5"}},
 			Features: []api.Feature{{Name: "tcx", OK: true}, {Name: "netkit", Detail: "kernel 6.7; veth is used"}}}}
 	endpoints, err1 := c.Endpoints().List(ctx, api.ListOptions{})
