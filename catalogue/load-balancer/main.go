@@ -84,10 +84,11 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	}
 	l.log.Info("services in force", "services", len(b.services), "targets", len(b.from))
 	return l.frames.Serve(ctx, told, nf.Work{
-		Look:   func(ctx context.Context) { full.Raise(ctx, l.log) },
-		Report: l.report,
-		Export: l.export,
-		Import: l.take,
+		Look:    func(ctx context.Context) { full.Raise(ctx, l.log) },
+		Report:  l.report,
+		Numbers: l.numbers,
+		Export:  l.export,
+		Import:  l.take,
 	})
 }
 
@@ -182,6 +183,46 @@ func (l *function) send(d nf.Dir, frame []byte) {
 		defer l.late.Unlock()
 		l.frames.Send(d, f)
 	})
+}
+
+// mostTold targets have numbers of their own.
+const mostTold = 100
+
+// numbers are of connections, of what became of frames, and which targets are up.
+func (l *function) numbers(n *nf.Numbers) {
+	var connections, stations int
+	var evicted, crowded uint64
+	var count counters
+	l.frames.Do(func() {
+		b := l.balancer
+		connections, stations, evicted, crowded, count = len(b.table.all), len(b.table.owners), b.table.evicted, b.table.crowded, b.count
+	})
+	n.Gauge("load_balancer_connections", "Connections that are known.", float64(connections))
+	n.Gauge("load_balancer_stations", "Stations that have connections.", float64(stations))
+	n.Counter("load_balancer_forgotten_connections_total", "Connections that were forgotten to make room.", float64(evicted), "were", "open")
+	n.Counter("load_balancer_forgotten_connections_total", "Connections that were forgotten to make room.", float64(crowded), "were", "opening")
+	const rewritten = "Packets that were rewritten, without those of settled flows."
+	n.Counter("load_balancer_rewritten_packets_total", rewritten, float64(count.up), "direction", "up")
+	n.Counter("load_balancer_rewritten_packets_total", rewritten, float64(count.down), "direction", "down")
+	n.Counter("load_balancer_passed_packets_total", "Packets that passed as they came.", float64(count.passed))
+	for _, d := range []struct {
+		why string
+		n   uint64
+	}{{"malformed", count.malformed}, {"beside_the_service", count.direct}, {"target_not_found", count.unplaced}} {
+		n.Counter("load_balancer_dropped_packets_total", "Packets that were dropped.", float64(d.n), "why", d.why)
+	}
+	n.Counter("load_balancer_settled_total", "Directions of flows that were settled.", float64(l.settler.Counters().Settled))
+	if l.watch == nil {
+		return
+	}
+	all := l.watch.State()
+	for _, t := range all[:min(len(all), mostTold)] {
+		v := 0.0
+		if t.Up {
+			v = 1
+		}
+		n.Gauge("load_balancer_target_up", "Whether a target gets connections; before its first trial it does.", v, "target", t.Name)
+	}
 }
 
 func (l *function) report() {

@@ -72,7 +72,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	}
 	beside.Go(func() { l.seek(running) })
 	l.log.Info("relays in force", "relays", len(l.cfg.Relays))
-	err = l.frames.Serve(ctx, told, nf.Work{Report: l.report})
+	err = l.frames.Serve(ctx, told, nf.Work{Report: l.report, Numbers: l.numbers})
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
@@ -167,6 +167,20 @@ func (l *function) send(d nf.Dir, frame []byte) {
 	})
 }
 
+// numbers are of what became of frames.
+func (l *function) numbers(n *nf.Numbers) {
+	var count counters
+	l.frames.Do(func() { count = l.forward.count })
+	n.Counter("udp_forward_forwarded_total", "Datagrams that were sent on.", float64(count.forwarded))
+	n.Counter("udp_forward_passed_packets_total", "Packets that passed as they came.", float64(count.passed))
+	for _, d := range []struct {
+		why string
+		n   uint64
+	}{{"fragment", count.fragments}, {"malformed", count.malformed}, {"next_hop_not_found", count.unplaced}} {
+		n.Counter("udp_forward_dropped_packets_total", "Packets to a relay that were dropped.", float64(d.n), "why", d.why)
+	}
+}
+
 func (l *function) report() {
 	l.frames.Do(func() {
 		c, n := l.frames.Counters(), l.forward.count
@@ -183,8 +197,10 @@ type forwarder struct {
 	stack     *stack  // sends payloads on; nil: the forwarder does
 	own       [2]func(frame []byte, incomplete bool) (mine bool)
 	send      func(nf.Dir, nf.Frame)
-	count     struct{ forwarded, fragments, malformed, unplaced, passed uint64 }
+	count     counters
 }
+
+type counters struct{ forwarded, fragments, malformed, unplaced, passed uint64 }
 
 // next is where a payload goes.
 type next struct {

@@ -81,6 +81,12 @@ func TestConnectionsAreBalancedInAChain(t *testing.T) {
 				out, err := r.Weir(ctx, "events")
 				return err == nil && strings.Contains(out, "10.9.0.2 is down (tcp port 8080)"), out
 			})
+			rig.Eventually(ctx, t, "the function's numbers say so", func() (bool, string) {
+				out, err := r.Weir(ctx, "describe", "function", "lb")
+				_, down, _ := strings.Cut(out, `load_balancer_target_up{target="10.9.0.2 tcp port 8080"}`)
+				_, up, _ := strings.Cut(out, `load_balancer_target_up{target="10.9.0.3 tcp port 8080"}`)
+				return err == nil && strings.HasPrefix(strings.TrimSpace(down), "0 ") && strings.HasPrefix(strings.TrimSpace(up), "1 "), out
+			})
 			var f api.Function
 			if err := r.Get(ctx, &f, "function", "lb"); err != nil || f.Status.State != api.FunctionStarted {
 				t.Errorf("%+v, %v", f.Status, err)

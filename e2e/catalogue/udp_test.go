@@ -53,6 +53,12 @@ func TestDatagramsAreProcessedInAChain(t *testing.T) {
 				t.Errorf("restart: %v\n%s", err, out)
 			}
 			arrives("10.9.0.9:7000", "10.9.0.2:7001", "10.9.0.9:7000")
+			rig.Eventually(ctx, t, "the function's numbers say that it has sent datagrams on", func() (bool, string) {
+				out, err := r.Weir(ctx, "describe", "function", "relay")
+				_, row, _ := strings.Cut(out, "udp_forward_forwarded_total")
+				words := strings.Fields(row)
+				return err == nil && len(words) > 0 && words[0] != "0", out
+			})
 			var f api.Function
 			if err := r.Get(ctx, &f, "function", "relay"); err != nil || f.Status.State != api.FunctionStarted {
 				t.Errorf("%+v, %v", f.Status, err)
