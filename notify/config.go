@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"regexp"
@@ -54,7 +55,7 @@ func Load(path string) (Config, error) {
 		return Config{}, err
 	}
 	var c Config
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); err != nil {
+	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); err != nil && !errors.Is(err, io.EOF) { // an empty file has no targets
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := c.check(); err != nil {

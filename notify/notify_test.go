@@ -272,6 +272,7 @@ func TestConfigsAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 	for text, says := range map[string]string{
+		"":                                       "want 1 to 50",
 		"targets: []":                            "want 1 to 50",
 		"targets: [{name: a}]":                   "exactly one of",
 		"targets: [{name: a, webhook: ftp://x}]": "want one of the schemes http, https",
