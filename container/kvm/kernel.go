@@ -54,7 +54,7 @@ func findKernel(named string) (linux, error) {
 			}
 		}
 	}
-	return linux{}, fmt.Errorf("%w in %s: install one (apt-get install linux-image-cloud-amd64), or put a vmlinux or vmlinuz there with its modules in /usr/lib/weir/kvm/modules",
+	return linux{}, fmt.Errorf("%w in %s: install one (apt-get install linux-image-cloud-amd64), name one (weir up --kvm-kernel, $WEIR_KVM_KERNEL), or put a vmlinux or vmlinuz there with its modules in /usr/lib/weir/kvm/modules",
 		errNoKernel, strings.Join(places, ", "))
 }
 
