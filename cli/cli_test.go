@@ -5,6 +5,8 @@ import (
 	"flag"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,6 +74,53 @@ func TestExamplesParse(t *testing.T) {
 			}
 		}
 	})
+}
+
+var (
+	inText = regexp.MustCompile("`weir ([^`]+)`")
+	flags  = regexp.MustCompile(`(?:^| )--([a-z][a-z-]*)`)
+)
+
+// Each command that a page names in a sentence must be there, with its flags.
+func TestPagesNameCommandsThatExist(t *testing.T) {
+	var pages []string
+	for _, pattern := range []string{"../README.md", "../docs/*.md", "../catalogue/*/README.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, found, err)
+		}
+		pages = append(pages, found...)
+	}
+	n := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range inText.FindAllStringSubmatch(strings.ReplaceAll(string(text), "\n", " "), -1) {
+			line, _, _ := strings.Cut(m[1], " -- ")
+			line, _, _ = strings.Cut(line, " | ")
+			root := tree()
+			root.InitDefaultHelpCmd()
+			cmd, args, err := root.Find(strings.Fields(line))
+			switch {
+			case err != nil || cmd == root && len(args) > 0 && !strings.HasPrefix(args[0], "-"):
+				t.Errorf("%s: `weir %s` is no command: %v", page, m[1], err)
+				continue
+			case cmd.HasSubCommands() && len(args) > 0 && regexp.MustCompile(`^[a-z]+$`).MatchString(args[0]):
+				t.Errorf("%s: `weir %s`: %s has no command %s", page, m[1], cmd.CommandPath(), args[0])
+			}
+			for _, f := range flags.FindAllStringSubmatch(line, -1) {
+				if cmd.Flag(f[1]) == nil {
+					t.Errorf("%s: `weir %s`: %s has no flag --%s", page, m[1], cmd.CommandPath(), f[1])
+				}
+			}
+			n++
+		}
+	}
+	if n < 100 {
+		t.Errorf("only %d commands were found", n)
+	}
 }
 
 func variable(flag string) string {
