@@ -1,5 +1,5 @@
 // Command summary reads `go test -json` and prints what a person wants to know: a line per package, the output of what failed,
-// every skip with its reason, and the totals. In CI (CI=true) a skip fails the run unless its reason names a feature that this machine lacks, as this
+// every skip with its reason, the slowest packages and tests, and the totals. In CI (CI=true) a skip fails the run unless its reason names a feature that this machine lacks, as this
 // program finds itself (lacks.go): only what the machine truly cannot do may be left out.
 //
 // Tests here use real clocks, kernels and packets on machines that others use, too. So a test that failed, if few did, is run again: it has
@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -33,6 +34,12 @@ const maxOutput = 256 << 10
 const (
 	maxUnsteady = 4
 	times       = 3
+)
+
+// Of the slowest packages and tests that many are listed.
+const (
+	slowPackages = 15
+	slowTests    = 10
 )
 
 func main() {
@@ -61,6 +68,7 @@ func run(in io.Reader, again func(pkg, test, pattern string) error) int {
 	output := map[string]*strings.Builder{}
 	var failed []string
 	var skipped []skip
+	packages, tests := map[string]float64{}, map[string]float64{} // seconds; a test's without those of its subtests
 	subtests := tree{map[string]string{}, map[string]bool{}, map[string]bool{}}
 	passed, bad, broken := 0, 0, 0
 	lines := bufio.NewScanner(in)
@@ -99,9 +107,14 @@ func run(in io.Reader, again func(pkg, test, pattern string) error) int {
 					fmt.Print(out)
 				}
 				if e.Action != "skip" {
+					packages[e.Package] = e.Elapsed
 					fmt.Printf("%-4s %-40s %6.1fs\n", map[string]string{"pass": "ok", "fail": "FAIL"}[e.Action], e.Package, e.Elapsed)
 				}
 				continue
+			}
+			tests[key] += e.Elapsed
+			if !subtests.beside[key] { // a test's time is without what runs beside each other below it
+				tests[subtests.above[key]] -= e.Elapsed
 			}
 			switch {
 			case e.Action == "fail":
@@ -141,6 +154,8 @@ func run(in io.Reader, again func(pkg, test, pattern string) error) int {
 	if bad > 0 && len(failed)+len(unsteady) == 0 {
 		failed = append(failed, "a package that did not build or ended early")
 	}
+	fmt.Print(slowest("packages", packages, slowPackages))
+	fmt.Print(slowest("tests", tests, slowTests))
 	for _, f := range failed {
 		fmt.Println("failed:", f)
 	}
@@ -149,6 +164,21 @@ func run(in io.Reader, again func(pkg, test, pattern string) error) int {
 		return 1
 	}
 	return 0
+}
+
+// slowest lists the n that took most seconds, without those below one second.
+func slowest(what string, seconds map[string]float64, n int) string {
+	names := slices.SortedFunc(maps.Keys(seconds), func(a, b string) int { return cmp.Or(cmp.Compare(seconds[b], seconds[a]), strings.Compare(a, b)) })
+	var b strings.Builder
+	for _, name := range names[:min(n, len(names))] {
+		if seconds[name] >= 1 {
+			fmt.Fprintf(&b, "%8.1f  %s\n", seconds[name], name)
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "the slowest " + what + ", in seconds:\n" + b.String()
 }
 
 // tree is what is above each test, all by package and name.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -105,6 +106,55 @@ func TestWhatIsRunAgain(t *testing.T) {
 				t.Errorf("exit %d after %q: want 0 after %q", code, got, c.want)
 			}
 		})
+	}
+}
+
+// The slowest are listed, the slowest first. A test's time is without that of its subtests, which are listed themselves. Go counts in a test's time the subtests
+// that run one behind the other, and not those that run beside each other.
+func TestTheSlowestAreListed(t *testing.T) {
+	var events strings.Builder
+	event := func(action, pkg, test string, seconds float64) {
+		fmt.Fprintf(&events, `{"Action":%q,"Package":%q,"Test":%q,"Elapsed":%g}`+"\n", action, pkg, test, seconds)
+	}
+	for i := range slowPackages + 5 {
+		event("run", fmt.Sprint("p", i), "TestA", 0)
+		event("pass", fmt.Sprint("p", i), "TestA", float64(i)/10)
+		event("pass", fmt.Sprint("p", i), "", float64(i))
+	}
+	for _, test := range []string{"TestB", "TestB/one", "TestB/two", "TestC", "TestC/one", "TestC/two"} {
+		event("run", "q", test, 0)
+		if strings.HasPrefix(test, "TestC/") {
+			event("pause", "q", test, 0)
+		}
+	}
+	event("pass", "q", "TestB/one", 10)
+	event("fail", "q", "TestB/two", 20.04)
+	event("fail", "q", "TestB", 33)
+	event("pass", "q", "TestC/one", 40)
+	event("skip", "q", "TestC/two", 50)
+	event("pass", "q", "TestC", 4)
+	event("fail", "q", "", 100)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	os.Stdout = write
+	run(strings.NewReader(events.String()), func(string, string, string) error { return nil })
+	os.Stdout = stdout
+	write.Close()
+	out, err := io.ReadAll(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "the slowest packages, in seconds:\n   100.0  q\n"
+	for i := slowPackages + 4; i > 5; i-- {
+		want += fmt.Sprintf("%8.1f  p%d\n", float64(i), i)
+	}
+	want += "the slowest tests, in seconds:\n    50.0  q TestC/two\n    40.0  q TestC/one\n    20.0  q TestB/two\n    10.0  q TestB/one\n     4.0  q TestC\n     3.0  q TestB\n" +
+		"     1.9  p19 TestA\n     1.8  p18 TestA\n     1.7  p17 TestA\n     1.6  p16 TestA\n"
+	if !strings.Contains(string(out), want) {
+		t.Errorf("%s\nhas not\n%s", out, want)
 	}
 }
 
