@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,9 @@ func (e *Engine) command(ctx context.Context, id, log string, args []string) *ex
 
 func (e *Engine) callLog(id string) string { return filepath.Join(e.home.Dir(), "call-"+id+".log") }
 
+// nothing is an input that has ended. crun gives the standard streams of a program, but terminals, to the container's root: with os.DevNull the host's null device.
+func nothing() io.Reader { return strings.NewReader("") }
+
 // call runs one runtime command. out, if any, becomes the container's standard output and error.
 func (e *Engine) call(ctx context.Context, id string, out *os.File, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, cliTimeout)
@@ -62,6 +66,9 @@ func (e *Engine) call(ctx context.Context, id string, out *os.File, args ...stri
 	log := e.callLog(id)
 	defer os.Remove(log)
 	cmd := e.command(ctx, id, log, args)
+	if e.crun {
+		cmd.Stdin = nothing()
+	}
 	if out != nil { // a nil *os.File is no nil io.Writer
 		cmd.Stdout, cmd.Stderr = out, out
 	}

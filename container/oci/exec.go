@@ -3,6 +3,7 @@ package oci
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,9 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	if x.TTY {
 		err = kernel.RunTTY(cmd, x)
 	} else {
+		if e.crun {
+			x = streams(x)
+		}
 		err = kernel.RunPiped(cmd, x)
 	}
 	// What came of it: the caller has left, the runtime has failed, or the process has ended.
@@ -45,6 +49,19 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		return -1, explain(failure, container.Spec{Args: x.Args})
 	}
 	return kernel.ExitCode(err)
+}
+
+// streams gives each stream that is not there a pipe: see nothing.
+func streams(x container.ExecSpec) container.ExecSpec {
+	if x.Stdin == nil {
+		x.Stdin = nothing()
+	}
+	for _, w := range []*io.Writer{&x.Stdout, &x.Stderr} {
+		if *w == nil {
+			*w = io.Discard
+		}
+	}
+	return x
 }
 
 // writeProcess describes the process to the runtime in full: the container's first one with other arguments. Of a command line alone runc makes the same, but

@@ -290,11 +290,27 @@ func ids(t *isolated) {
 		if st, ok := fi.Sys().(*syscall.Stat_t); !ok || st.Uid != own.First+b.spec.UID || st.Gid != own.First+b.spec.GID {
 			t.Errorf("a file that %s makes belongs to %d:%d outside", b.spec.ID, st.Uid, st.Gid)
 		}
+		_, err = t.Runtime.Exec(t.ctx, b.spec.ID, container.ExecSpec{Args: shell(":")})
+		t.must(err)
+		hostDevices(t, b)
 	}
 	slices.SortFunc(ranges, func(a, b netns.IDs) int { return int(a.First) - int(b.First) })
 	for i, r := range ranges {
 		if r.First < netns.FirstID || i > 0 && ranges[i-1].First+ranges[i-1].Count > r.First {
 			t.Errorf("ranges %v overlap, or have ids of the host's users", ranges)
+		}
+	}
+}
+
+// hostDevices fails the test if a container owns a device of the host, and so could take it from the host's other users.
+func hostDevices(t *isolated, b box) {
+	t.Helper()
+	devices, err := filepath.Glob("/dev/*")
+	t.must(err)
+	for _, device := range devices {
+		var st unix.Stat_t
+		if err := unix.Lstat(device, &st); err == nil && (st.Uid-b.spec.IDs.First < b.spec.IDs.Count || st.Gid-b.spec.IDs.First < b.spec.IDs.Count) {
+			t.Errorf("the host's %s belongs to %s: %d:%d", device, b.spec.ID, st.Uid, st.Gid)
 		}
 	}
 }
