@@ -19,7 +19,7 @@ export DRAWN # see e2e/summary/seeded.sh
 together=$(go list ./e2e/vm ./image ./lab/kept/... ./manager/... ./store/... ./cli/... ./lab/claim ./lab/desk ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/tied ./lab/traffic . ./agent/events ./agent/health ./agent/ipfix ./agent/kernel/... ./agent/metrics \
 	./agent/report ./agent/sandbox ./agent/secrets ./agent/settle ./agent/socket ./agent/tunnel ./agent/uplink ./api/... ./bpf ./container ./container/choice ./container/drivers ./container/fake ./container/kernel/entry ./container/kernel/filter ./container/kernel/launcher ./container/kernel/steps \
 	./container/kvm/channel ./container/kvm/erofs ./container/kvm/guest ./container/suite ./cpuset ./daemon/... ./datapath ./datapath/drivers ./datapath/internal/... ./datapath/suite ./datapath/ebpf/internal/... \
-	./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \
+	./e2e/escape/hostile ./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \
 	./router/fabric/... ./router/identity ./router/policy ./router/rollout ./sbom ./web | grep -v /cli/author$) # which drives whole Weirs
 beside=$(go list ./e2e/docs ./e2e/ui ./e2e/unit ./e2e/fabric ./e2e/runtimes ./e2e/survive ./e2e/change ./container/docker/... ./e2e/failure ./container/native ./e2e/join ./container/oci ./e2e/hostile ./container/lxc ./e2e/settle ./container/nspawn \
 	./e2e/badinput ./container/kernel ./cli/author ./e2e/soak ./e2e/down ./container/rkt ./solo ./agent ./datapath/ebpf ./datapath/fake ./datapath/ovs \

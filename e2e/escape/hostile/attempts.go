@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -415,20 +416,22 @@ func kernelAttempts() []attempt {
 						return clones(escaped, unix.SYS_CLONE, (nr+1)<<32|unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD))
 					})
 			}
-			return all(tries...)
+			return anyOf(tries...)
 		}},
 		{"other-machines-calls", func() (string, string) { // x32
-			var tries []func() (string, string)
+			var numbers []uintptr
 			for nr := range uintptr(600) {
-				switch nr {
-				case 15, 58: // they do not return
-				case unix.SYS_CLONE, unix.SYS_FORK:
-					tries = append(tries, func() (string, string) { return clones(escaped, 0x40000000|nr, uintptr(unix.SIGCHLD)) })
-				default:
-					tries = append(tries, func() (string, string) { return call(escaped, 0x40000000|nr, 1<<63, 1<<63, 1<<63, 1<<63) })
+				if nr != 15 && nr != 58 { // they do not return
+					numbers = append(numbers, 0x40000000|nr)
 				}
 			}
-			return all(tries...)
+			tries := []func() (string, string){func() (string, string) {
+				return childCalls(escaped, []uintptr{0x40000000 | unix.SYS_CLONE}, uintptr(unix.SIGCHLD))
+			}}
+			for some := range slices.Chunk(numbers, 50) {
+				tries = append(tries, func() (string, string) { return childCalls(escaped, some, 1<<63, 1<<63, 1<<63, 1<<63) })
+			}
+			return anyOf(tries...)
 		}},
 	}
 }

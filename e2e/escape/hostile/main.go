@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Verdicts of an attempt, as the process that makes it can tell. What the host has to say of it, the test finds out.
@@ -26,8 +28,8 @@ type attempt struct {
 	try  func() (verdict, detail string)
 }
 
-// attemptTimeout bounds one attempt.
-const attemptTimeout = 15 * time.Second
+// attemptTimeout bounds one attempt. None waits so long: a busy machine makes some slow.
+const attemptTimeout = 30 * time.Second
 
 func main() {
 	args := append(os.Args[1:], "", "")
@@ -124,31 +126,60 @@ func all(tries ...func() (string, string)) (string, string) {
 			details = append(details, detail)
 		}
 	}
+	return worst, joined(details)
+}
+
+// anyOf makes attempts of one kind up to the first that goes through.
+func anyOf(tries ...func() (string, string)) (string, string) {
+	details := []string{}
+	for _, try := range tries {
+		verdict, detail := try()
+		if verdict != refused {
+			return verdict, detail
+		}
+		if !slices.Contains(details, detail) {
+			details = append(details, detail)
+		}
+	}
+	return refused, joined(details)
+}
+
+// joined are the first of the details.
+func joined(details []string) string {
 	if len(details) > 3 {
 		details = append(details[:3], fmt.Sprintf("and %d more", len(details)-3))
 	}
-	return worst, strings.Join(details, "; ")
+	return strings.Join(details, "; ")
 }
 
-// opens tries to open files for writing, or for reading.
+// opens tries to open files for writing, or for reading, without waiting.
 func opens(flag int, verdict string, paths ...string) (string, string) {
 	var tries []func() (string, string)
 	for _, p := range paths {
 		tries = append(tries, func() (string, string) {
-			f, err := os.OpenFile(p, flag, 0)
+			fd, err := unix.Open(p, flag|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			if err != nil {
-				return refused, err.Error()
+				return refused, fmt.Sprintf("open %s: %v", p, err)
 			}
-			defer f.Close()
-			if flag == os.O_RDONLY {
-				if n, err := f.Read(make([]byte, 1)); n == 0 { // masked files are empty
-					return refused, fmt.Sprintf("%s: nothing to read (%v)", p, err)
-				}
+			defer unix.Close(fd)
+			if flag == os.O_RDONLY && !hasContent(fd) { // masked files are empty
+				return refused, p + ": nothing to read"
 			}
 			return verdict, "opened " + p
 		})
 	}
 	return all(tries...)
+}
+
+// hasContent tells whether something can be read of a file, now or later, or is a directory. A pipe in the place of a file has nothing unless it has something now: its content is the
+// runtime's, and not the kernel's.
+func hasContent(fd int) bool {
+	n, err := unix.Read(fd, make([]byte, 8<<10)) // /dev/kmsg gives whole records
+	if errors.Is(err, unix.EAGAIN) {
+		var st unix.Stat_t
+		return unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO
+	}
+	return n > 0 || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPIPE) // /dev/kmsg: records were overwritten
 }
 
 // writes tries to write a text into files; files that are not there count as refused.

@@ -40,7 +40,7 @@ func ask(kind, flags uint16, index int32, attrs ...[]byte) (listed int, err erro
 	if err := unix.Sendto(fd, append(msg, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, err
 	}
-	b := make([]byte, 1<<16)
+	b := make([]byte, 8<<10) // the kernel splits longer dumps
 	for {
 		n, _, err := unix.Recvfrom(fd, b, 0)
 		if err != nil {
@@ -81,6 +81,9 @@ func each(try func(id uint32) (string, string)) (string, string) {
 	}
 	return all(tries...)
 }
+
+// noLink is the index of no link.
+const noLink = 1 << 30
 
 const create = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_EXCL
 
@@ -126,15 +129,20 @@ func netlinkAttempts() []attempt {
 			})
 		}},
 		{"macvlan-on-host", func() (string, string) { // IFLA_LINK_NETNSID: the lower link is the host's
+			link := func(id uint32, kind string, index uint32) error {
+				_, err := ask(unix.RTM_NEWLINK, create, 0, made("esc1", kind, attr(unix.IFLA_LINK, word(index)), attr(unix.IFLA_LINK_NETNSID, word(id)))...)
+				return err
+			}
 			return each(func(id uint32) (string, string) {
 				var last error
-				for index := uint32(1); index < 64; index++ {
-					for _, kind := range []string{"macvlan", "macvtap", "vlan", "ipvlan"} {
-						_, err := ask(unix.RTM_NEWLINK, create, 0, made("esc1", kind, attr(unix.IFLA_LINK, word(index)), attr(unix.IFLA_LINK_NETNSID, word(id)))...)
-						if err == nil {
+				for _, kind := range []string{"macvlan", "macvtap", "vlan", "ipvlan"} {
+					if last = link(id, kind, noLink); !errors.Is(last, unix.ENODEV) {
+						continue // refused before the kernel looks for the link
+					}
+					for index := uint32(1); index < 64; index++ {
+						if last = link(id, kind, index); last == nil {
 							return escaped, fmt.Sprintf("a %s on link %d of namespace %d", kind, index, id)
 						}
-						last = err
 					}
 				}
 				return refused, last.Error()
