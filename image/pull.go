@@ -39,9 +39,10 @@ type RemoteOptions struct {
 	Reserve   int64 // bytes of the disk that have to stay free
 	// Progress is told bytes that are there, and of how many, from several goroutines; nil: nobody is.
 	Progress func(done, all int64)
-	Warn     func(text string) // told what is left out of what a registry has about an image; nil: nobody is
-	known    func(Image)       // told what an image is, before its layers are there
-	idle     time.Duration     // for which a registry may say nothing; 0: the constant of this name
+	Warn     func(text string)  // told what is left out of what a registry has about an image; nil: nobody is
+	named    func(int64) string // of what is sent, by its size in bytes; "": it has no name
+	known    func(Image)        // told what an image is, before its layers are there
+	idle     time.Duration      // for which a registry may say nothing; 0: the constant of this name
 }
 
 func (o RemoteOptions) within() time.Duration { return cmp.Or(o.idle, idle) }
@@ -96,7 +97,7 @@ func (o RemoteOptions) base() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: dialWithin, KeepAlive: 30 * time.Second}).DialContext
 	t.TLSHandshakeTimeout, t.ResponseHeaderTimeout = min(dialWithin, o.within()), o.within()
-	return t
+	return sender{t, o.within(), o.named}
 }
 
 // Pull fetches an image from a registry into the instance's own layout, where it has the reference as its name, with its signatures and bill of materials. Of an
@@ -197,6 +198,8 @@ func explain(ctx context.Context, err error, r name.Reference) error {
 		return fmt.Errorf("%w: %w: %s has no %s", ErrNotFound, err, registry, strings.TrimPrefix(r.Name(), registry+"/"))
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w: nobody answers at %s", err, registry)
+	case errors.Is(err, errStuck):
+		return fmt.Errorf("%w: %s has stopped reading: see whether it works and has room", err, registry)
 	case ctx.Err() == nil && timedOut(err): // not a byte came in idle
 		return fmt.Errorf("%w: %s does not answer in time: see whether it works and can be reached from here", err, registry)
 	case strings.Contains(err.Error(), "certificate signed by unknown authority"):

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -24,6 +25,7 @@ func (s *Store) Push(ctx context.Context, ref, target string, o RemoteOptions) (
 	if err != nil {
 		return "", err
 	}
+	o.named = img.named
 	options := o.remote(ctx)
 	if o.Progress != nil {
 		updates, over := make(chan v1.Update, 16), make(chan struct{})
@@ -146,6 +148,20 @@ func (s *Store) stored(ctx context.Context, ref string) (*stored, error) {
 		return nil, fmt.Errorf("image %s: %w: %v", ref, ErrCorrupt, err)
 	}
 	return &stored{e, raw, m}, nil
+}
+
+// named tells which parts of the image have a size. Requests to a registry do not say what they send.
+func (i *stored) named(size int64) string {
+	var of []string
+	for _, d := range append([]v1.Descriptor{i.parsed.Config}, i.parsed.Layers...) {
+		if d.Size == size {
+			of = append(of, d.Digest.String())
+		}
+	}
+	if size == int64(len(i.manifest)) {
+		of = append(of, "the manifest "+i.entry.image.Digest)
+	}
+	return strings.Join(of, " or ")
 }
 
 // RawManifest and the methods below make it a v1.Image, by partial.CompressedToImage.
