@@ -126,6 +126,9 @@ func missing(o Options, looked error) error {
 	return err
 }
 
+// answers are what QEMU's programs say of themselves.
+var answers kernel.PerFile[string]
+
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
 	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true, Machine: true}
@@ -134,9 +137,11 @@ func About(ctx context.Context, o Options) container.About {
 		a.Missing = err.Error()
 		return a
 	}
-	if out, err := exec.CommandContext(ctx, qemu, "--version").Output(); err == nil {
-		a.Version, _, _ = strings.Cut(string(out), "\n")
-	}
+	a.Version, _ = answers.Of(qemu, func() (string, error) {
+		out, err := exec.CommandContext(ctx, qemu, "--version").Output()
+		line, _, _ := strings.Cut(string(out), "\n")
+		return line, err
+	})
 	a.Note = Emulated + " (tcg): there is no /dev/kvm"
 	if _, err := os.Stat("/dev/kvm"); err == nil {
 		a.Note = "processor by /dev/kvm, or emulated (tcg) where the trial at the first start shows that no machine boots with it"

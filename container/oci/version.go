@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/portkind"
 )
 
@@ -42,17 +43,28 @@ func About(ctx context.Context, o Options) container.About {
 	return a
 }
 
+// versions are what programs say of themselves, and of which package they are.
+var versions kernel.PerFile[said]
+
+type said struct{ text, distribution string }
+
 // checkVersion reads a program's version, and refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
 // have other faults: nothing is known of them here.
 func checkVersion(ctx context.Context, cli string) (version, warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, cli, "--version").Output()
+	v, err := versions.Of(cli, func() (said, error) {
+		out, err := exec.CommandContext(ctx, cli, "--version").Output()
+		if err != nil {
+			return said{}, fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
+		}
+		return said{string(out), distribution(ctx, cli)}, ctx.Err()
+	})
 	if err != nil {
-		return "", "", fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
+		return "", "", err
 	}
-	version, _, _ = strings.Cut(string(out), "\n")
-	warning, err = judge(string(out), distribution(ctx, cli))
+	version, _, _ = strings.Cut(v.text, "\n")
+	warning, err = judge(v.text, v.distribution)
 	return version, warning, err
 }
 

@@ -16,6 +16,9 @@ import (
 	"weir.dev/weir/portkind"
 )
 
+// lines are the first ones that programs say of themselves.
+var lines kernel.PerFile[string]
+
 const versionTimeout = 10 * time.Second
 
 // Program is what an engine over a Tool calls.
@@ -41,9 +44,12 @@ func (p Program) Look(ctx context.Context) (container.About, string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, p.Version...).Output()
-	line, _, _ := strings.Cut(string(out), "\n")
-	if a.Version, a.Missing = p.Judge(strings.TrimSpace(line)); err != nil {
+	line, err := lines.Of(path, func() (string, error) {
+		out, err := exec.CommandContext(ctx, path, p.Version...).Output()
+		line, _, _ := strings.Cut(string(out), "\n")
+		return strings.TrimSpace(line), err
+	})
+	if a.Version, a.Missing = p.Judge(line); err != nil {
 		a.Missing = fmt.Sprintf("%s %s: %v", p.Name, strings.Join(p.Version, " "), err)
 	}
 	return a, path
