@@ -106,6 +106,7 @@ const rounds = 20 // of kill -9
 
 // Killed at any moment, a process of Weir's leaves only what the next one finds: every container is known and works, or is gone.
 func TestKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	d := private(t, "k", nil)
 	inst := suite.NewInstance(t)
 	o := optionsOf(d)
@@ -151,6 +152,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func TestEngineKilledAtAnyMoment(t *testing.T) {
 	for name, live := range map[string]bool{"containers outlive the engine": true, "containers end with the engine": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := private(t, fmt.Sprint("e", live)[:2], func(o *dockerd.Options) { o.LiveRestore = live })
 			inst := suite.NewInstance(t)
 			r := opened(t, inst, d)
@@ -186,6 +188,7 @@ func TestEngineKilledAtAnyMoment(t *testing.T) {
 func TestEngineAway(t *testing.T) {
 	for name, live := range map[string]bool{"live-restore": true, "no live-restore": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := private(t, fmt.Sprint("a", live)[:2], func(o *dockerd.Options) { o.LiveRestore = live })
 			r, spec := fresh(t, d)
 			spec.Args = waiting
