@@ -147,7 +147,7 @@ func lostAny(c traffic.Count) bool {
 	return lost > 0
 }
 
-// TestARunThatLosesEndsEarly: of 5 s it takes some 1 to 2, its books balance, and what it lost is in them. What is missing near stalls ends no run, and
+// TestARunThatLosesEndsEarly: of 3 s it takes some 1 to 2, its books balance, and what it lost is in them. What is missing near stalls ends no run, and
 // one that loses nothing goes on to its end.
 func TestARunThatLosesEndsEarly(t *testing.T) {
 	twoCPUs(t)
