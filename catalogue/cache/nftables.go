@@ -10,7 +10,7 @@ import (
 	"weir.dev/weir/catalogue/nf"
 )
 
-// attributes of a message of netfilter.
+// attributes of a message of netfilter. google/nftables has no expression "fwd", and its interface expr.Any cannot be implemented outside of its package.
 type attributes func(*netlink.AttributeEncoder)
 
 func encode(a attributes) []byte {
