@@ -258,14 +258,14 @@ type driverRuntime struct {
 }
 
 func (o *driverRuntime) create(ctx context.Context, name string) error {
-	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
+	if err := netns.Create(o.space(name), netns.Options{}); err != nil {
 		return err
 	}
 	return o.rt.Create(ctx, o.Container(name, o.space(name)))
 }
 func (o *driverRuntime) start(ctx context.Context, name string) error { return o.rt.Start(ctx, name) }
 func (o *driverRuntime) run(ctx context.Context, name string) error {
-	if err := netns.Create(o.space(name), netns.Options{Quiet: true}); err != nil {
+	if err := netns.Create(o.space(name), netns.Options{}); err != nil {
 		return err
 	}
 	return o.rt.Run(ctx, o.Container(name, o.space(name)))
