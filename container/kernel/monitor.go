@@ -18,26 +18,52 @@ const monitorMark = "@"
 // MonitorPath is the group of a container's monitor, below which its program may make others.
 func (h *Home) MonitorPath(id string) string { return h.CgroupPath(monitorMark + id) }
 
-// MakeMonitor makes a group for a monitor to begin in, and gives the files by which it enters: in the hierarchies that systemd keeps its books in, or any
-// one. With an owner that user may make groups below it.
-func (h *Home) MakeMonitor(id string, owner uint32) (entrances []string, err error) {
+// Begin is where a monitor begins: groups of its own, in the hierarchies that systemd keeps its books in, or any one.
+type Begin struct {
+	Tasks   []string // files that a process without threads writes "0" to, which waits for nothing; see Groups
+	Unified *os.File // the group of version 2, to be made a process in; nil: there is none
+}
+
+// Close lets the group go.
+func (b Begin) Close() {
+	if b.Unified != nil {
+		b.Unified.Close()
+	}
+}
+
+// MakeMonitor makes the groups for a monitor to begin in. With an owner that user may make groups below them.
+func (h *Home) MakeMonitor(id string, owner uint32) (b Begin, err error) {
 	for _, t := range h.keeping() {
 		group := filepath.Join(h.MonitorPath(id), "begin")
-		if err := t.make(group); err != nil {
-			return nil, err
+		if err = t.make(group); err == nil && owner != 0 {
+			err = t.give(group, owner)
 		}
-		entrances = append(entrances, filepath.Join(t.dir(group), t.entrance()))
-		if owner == 0 {
-			continue
+		if err == nil && t.v2 {
+			b.Unified, err = os.Open(t.dir(group))
+		} else if err == nil {
+			b.Tasks = append(b.Tasks, filepath.Join(t.dir(group), t.entrance()))
 		}
-		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
-			if err := os.Lchown(filepath.Join(t.dir(group), name), int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("give cgroup to its monitor: %w", err)
-			}
+		if err != nil {
+			b.Close()
+			return Begin{}, err
 		}
 	}
-	return entrances, nil
+	return b, nil
 }
+
+// give lets a user make groups below a group.
+func (t hierarchy) give(group string, owner uint32) error {
+	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+		if err := os.Lchown(filepath.Join(t.dir(group), name), int(owner), int(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("give cgroup to its monitor: %w", err)
+		}
+	}
+	return nil
+}
+
+// Books is where the hierarchy is mounted that a monitor which makes groups by itself is to see, and no other: each that it sees costs it a group, and a move
+// that all forks of the machine wait for.
+func (h *Home) Books() string { return h.keeping()[0].mount }
 
 // keeping are the hierarchies in which all monitors are.
 func (h *Home) keeping() []hierarchy {

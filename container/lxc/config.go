@@ -2,7 +2,6 @@ package lxc
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"weir.dev/weir/container/kernel"
@@ -43,22 +42,10 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 	return b.String()
 }
 
-// groups are the container's cgroups, with its limits, and those of lxc-start.
+// groups are those that lxc-start makes, all below the monitor's. The container's process leaves them for its own.
 func (e *Engine) groups(line func(key, format string, args ...any), c kernel.Container) {
-	own, monitor := relative(e.Home.CgroupPath(c.ID)), relative(e.Home.MonitorPath(c.ID))
-	line("cgroup.dir.container", "%s", own)
-	line("cgroup.dir.monitor", "%s/monitor", monitor)
-	line("cgroup.dir.monitor.pivot", "%s/pivot", monitor)
-	// When the container has ended lxc-start would remove its cgroups, and with them the kernel's word whether memory was short. So it ends before: the
-	// hook ends its own process group, which is lxc-start's. (To end its parent would be wrong: that may be another one by then.)
-	line("hook.stop", "sh -c 'kill -KILL 0'")
-	for _, s := range e.Home.Settings(c.Spec) {
-		version := "cgroup"
-		if s.V2 {
-			version = "cgroup2"
-		}
-		line(version+"."+s.File, "%s", s.Value)
-	}
+	group := strings.TrimPrefix(e.Home.MonitorPath(c.ID), "/")
+	line("cgroup.dir.container", "%s/payload", group)
+	line("cgroup.dir.monitor", "%s/monitor", group)
+	line("cgroup.dir.monitor.pivot", "%s/pivot", group)
 }
-
-func relative(group string) string { return strings.TrimPrefix(filepath.Clean(group), "/") }

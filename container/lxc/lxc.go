@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -48,10 +49,11 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*kernel.Runtim
 // Prepare: all that lxc-start wants it is given when it is called.
 func (e *Engine) Prepare(kernel.Container) error { return nil }
 
-// Where lxc-start finds the container's root and puts it, in its own /run.
+// Where lxc-start finds the container's root and puts it, in its own /run, and where it looks for cgroups.
 const (
-	rootDir  = "/run/root"
-	mountDir = "/run/mount"
+	rootDir    = "/run/root"
+	mountDir   = "/run/mount"
+	cgroupsDir = "/sys/fs/cgroup"
 )
 
 // Launch is one call of lxc-start.
@@ -62,10 +64,13 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	entrances, err := e.Home.MakeMonitor(c.ID, 0)
-	if err != nil {
+	if err := x.Begin(e.Home, c, 0); err != nil {
 		return err
 	}
+	if err := e.Home.MakeGroups(c.Spec); err != nil {
+		return err
+	}
+	x.Enters = e.Home.Entrances(c.ID)
 	set := uint64(0)
 	if c.ReadOnly {
 		set = unix.MOUNT_ATTR_RDONLY
@@ -75,20 +80,31 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err != nil {
 		return err
 	}
-	x.Join(entrances[0])
-	x.Outlive()
 	x.Unshare(unix.CLONE_NEWNS)
 	x.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	x.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=1m")
 	x.MakeDir(rootDir)
 	x.MakeDir(mountDir)
 	x.Attach("mount the root", root, rootDir)
+	showOne(x, e.Home.Books())
 	x.Made = []string{"/dev/pts"} // with /dev/ptmx
 	x.MakeDir(e.Home.Dir())       // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
 		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}
 	return nil
+}
+
+// showOne lets lxc-start see one hierarchy of cgroups only, by where it is mounted.
+func showOne(x *entry.Launch, mount string) {
+	if mount == cgroupsDir {
+		return
+	}
+	place := filepath.Join(cgroupsDir, filepath.Base(mount))
+	tree := x.Tree(mount, 0)
+	x.Mount("tmpfs", cgroupsDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
+	x.MakeDir(place)
+	x.Attach("mount the cgroups", tree, place)
 }
 
 // open gives the configuration to lxc-start, and returns its path there.

@@ -76,15 +76,8 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	entrances, err := e.Home.MakeMonitor(c.ID, c.IDs.First)
-	if err != nil {
+	if err := x.Begin(e.Home, c, c.IDs.First); err != nil {
 		return err
-	}
-	for i, entrance := range entrances {
-		x.Join(entrance)
-		if i == 0 {
-			x.Outlive()
-		}
 	}
 	x.Enters = e.Home.Entrances(c.ID)
 	x.Enter(c)

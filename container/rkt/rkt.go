@@ -100,12 +100,9 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	entrances, err := e.Home.MakeMonitor(c.ID, 0)
-	if err != nil {
+	if err := x.Begin(e.Home, c, 0); err != nil {
 		return err
 	}
-	x.Join(entrances[0])
-	x.Outlive()
 	network := "--net=none"
 	x.Enter(c)
 	if c.Netns != "" {

@@ -63,6 +63,26 @@ type Launch struct {
 	Numbered string
 	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
 	Apart Apart
+
+	begin kernel.Begin
+}
+
+// Begin makes the groups by which the program is found, and enters them. The launcher ends with the daemon until then.
+func (x *Launch) Begin(h *kernel.Home, c kernel.Container, owner uint32) (err error) {
+	if x.begin, err = h.MakeMonitor(c.ID, owner); err != nil {
+		return err
+	}
+	for _, f := range x.begin.Tasks {
+		x.Join(f)
+	}
+	x.Outlive()
+	return nil
+}
+
+// Close lets all go that is open here. Safe to call twice.
+func (x *Launch) Close() {
+	x.List.Close()
+	x.begin.Close()
 }
 
 // Apart says where the container's first process finds what else it would get as descriptors. The zero value: it gets descriptors.
@@ -192,7 +212,7 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 		return nil, nil, err
 	}
 	defer closeAll(pipes)
-	cmd, done, err := x.Command(context.Background(), nil, append(pipes, x.All()...)...) // it stays when ctx ends
+	cmd, done, err := x.Command(context.Background(), x.begin.Unified, append(pipes, x.All()...)...) // it stays when ctx ends
 	if err != nil {
 		return nil, nil, err
 	}

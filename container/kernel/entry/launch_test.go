@@ -30,12 +30,9 @@ func (e *engine) Remove(ctx context.Context, id string) error {
 
 func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
 	return e.Tool.Launch(ctx, c, log, func(x *Launch) error {
-		entrances, err := e.Home.MakeMonitor(c.ID, 0)
-		if err != nil {
+		if err := x.Begin(e.Home, c, 0); err != nil {
 			return err
 		}
-		x.Join(entrances[0])
-		x.Outlive()
 		e.plan(x, c)
 		return e.Home.MakeGroups(c.Spec)
 	})
