@@ -53,19 +53,19 @@ func (e *engine) bundle(id string) string        { return filepath.Join(e.inst.R
 func (e *engine) containerName(id string) string { return "weir-" + e.inst.Name + "-" + id }
 
 // Launch has the engine make and start the container: to the engine it runs from now on. The script records what is needed before it is called.
-func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
+func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool, made kernel.Made) error {
 	if err := e.launch(ctx, c, log.Name()); err != nil {
 		if ctx.Err() != nil {
-			return 0, errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), err)
 		}
-		return 0, oci.Explain(Name, err, c.Spec)
+		return oci.Explain(Name, err, c.Spec)
 	}
 	raw, err := os.ReadFile(filepath.Join(c.Bundle, "pid"))
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err = errors.Join(err, perr); err != nil {
-		return 0, fmt.Errorf("the runtime %s left no pid: %w", runtimeName, err)
+		return fmt.Errorf("the runtime %s left no pid: %w", runtimeName, err)
 	}
-	return pid, nil
+	return made(pid, true)
 }
 
 func (e *engine) launch(ctx context.Context, c kernel.Container, log string) error {

@@ -12,9 +12,9 @@ import (
 type Engine interface {
 	// Prepare writes what Launch needs into the container's bundle, which is there. What it makes elsewhere Remove removes.
 	Prepare(c Container) error
-	// Launch makes the container's first process in the container's cgroups, with its limits, its output going to log, and returns its id. The process
-	// waits before its first instruction, unless run.
-	Launch(ctx context.Context, c Container, log *os.File, run bool) (pid int, err error)
+	// Launch makes the container's first process in the container's cgroups, with its limits, its output going to log. In the end the process waits before its
+	// first instruction, or has come to it, if run. made is called once there is the process, in its cgroups and with its limits; if made fails, Launch does.
+	Launch(ctx context.Context, c Container, log *os.File, run bool, made Made) error
 	// Start lets a container that waits run.
 	Start(ctx context.Context, c Container) error
 	// Find says what became of a Launch or Start that was interrupted, when no process of ours is at it any more.
@@ -26,6 +26,10 @@ type Engine interface {
 	// Remove removes what the engine keeps of a container outside its bundle. Its processes have ended.
 	Remove(ctx context.Context, id string) error
 }
+
+// Made takes hold of a container's first process, by its id. done: Launch is at its end. Else the process goes on to prepare itself meanwhile, and does not come
+// to its first instruction before.
+type Made func(pid int, done bool) error
 
 // Stepwise is an Engine whose Launch is never asked to run: Start is as good as nothing, and between the two the process is taken hold of, so that how it
 // ends is known although another than this process collects it.

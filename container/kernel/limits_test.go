@@ -177,25 +177,28 @@ func TestDefaultsThatAreNotKeptAreSaid(t *testing.T) {
 // plain is an engine of processes that nothing isolates.
 type plain struct{ *Home }
 
-func (p plain) Launch(_ context.Context, c Container, _ *os.File, _ bool) (int, error) {
+func (p plain) Launch(_ context.Context, c Container, _ *os.File, _ bool, made Made) error {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if err := cmd.Start(); err != nil {
-		return 0, err
+		return err
 	}
 	for _, t := range p.cgroups {
 		dir := t.dir(p.CgroupPath(c.ID))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return 0, err
+			return err
 		}
 		if slices.Contains(t.controllers, "cpuset") && !t.v2 {
 			continue // it would want its processors first
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	file, _ := p.ControlFile(c.ID, "pids", "pids.max", "pids.max")
-	return cmd.Process.Pid, os.WriteFile(file, []byte("512"), 0)
+	if err := os.WriteFile(file, []byte("512"), 0); err != nil {
+		return err
+	}
+	return made(cmd.Process.Pid, true)
 }
 func (plain) Prepare(Container) error                                          { return nil }
 func (plain) Start(context.Context, Container) error                           { return nil }

@@ -294,11 +294,11 @@ func (r *Runtime) tryMake(ctx context.Context, e *entry, s container.Spec, run b
 	}
 	switch _, stepwise := r.engine.(Stepwise); {
 	case !run:
-		return r.launch(ctx, e, s, phaseCreated)
+		return r.launch(ctx, e, s, phaseCreating, phaseCreated)
 	case !stepwise:
-		return r.launch(ctx, e, s, phaseRunning)
+		return r.launch(ctx, e, s, phaseStarting, phaseRunning)
 	}
-	if err := r.launch(ctx, e, s, phaseStarting); err != nil {
+	if err := r.launch(ctx, e, s, phaseCreating, phaseStarting); err != nil {
 		return err
 	}
 	return r.begin(ctx, e)
@@ -330,8 +330,9 @@ func (r *Runtime) prepare(rec record) error {
 	return r.engine.Prepare(r.container(rec.Spec, 0))
 }
 
-// launch has the engine make the container's process, with its output in the log, and start it if it is to be running. The phase is what is recorded then.
-func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, phase phase) error {
+// launch has the engine make the container's process, with its output in the log, and start it if it is to be running. The last phase is what is recorded then,
+// the first is that of a process that is there before.
+func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, first, last phase) error {
 	log, err := startLog(r.LogFile(logOf(s)))
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
@@ -345,15 +346,21 @@ func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, phase 
 	if fi, err := log.Stat(); err == nil {
 		e.rec.LogStart = fi.Size()
 	}
-	pid, err := r.engine.Launch(ctx, r.container(s, 0), log, phase == phaseRunning)
-	if err != nil {
+	err = r.engine.Launch(ctx, r.container(s, 0), log, last == phaseRunning, func(pid int, done bool) error {
+		r.yieldCPU()
+		if done {
+			return r.settle(e, pid, last)
+		}
+		return r.settle(e, pid, first)
+	})
+	if err != nil || e.rec.Phase == last {
 		return err
 	}
-	r.yieldCPU()
-	return r.settle(e, pid, phase)
+	return r.setPhase(e, last)
 }
 
-// settle takes over the process that the engine made, and records it.
+// settle takes over the process that the engine made, and records it. One that may not come to its start is not recorded: without its number recovery
+// removes it.
 func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 	proc, ticks, err := OpenProcess(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
@@ -374,10 +381,12 @@ func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 }
 
 // keep records what a container is now, and watches its process, nil if it has none.
-func (r *Runtime) keep(e *entry, rec record, proc *Process) error {
+func (r *Runtime) keep(e *entry, rec record, proc *Process) (err error) {
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc
-	err := rec.write(r.Bundle(rec.Spec.ID))
+	if rec.Phase != phaseCreating {
+		err = rec.write(r.Bundle(rec.Spec.ID))
+	}
 	r.mu.Unlock()
 	if err != nil {
 		return err
@@ -464,9 +473,6 @@ func (r *Runtime) begin(ctx context.Context, e *entry) error {
 	if err := r.engine.Start(ctx, r.container(e.rec.Spec, e.rec.PID)); err != nil {
 		return errors.Join(err, r.setPhase(e, phaseCreated))
 	}
-	r.mu.Lock()
-	e.rec.Started = time.Now()
-	r.mu.Unlock()
 	return r.setPhase(e, phaseRunning)
 }
 
@@ -474,6 +480,9 @@ func (r *Runtime) setPhase(e *entry, p phase) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.rec.Phase = p
+	if p == phaseRunning {
+		e.rec.Started = time.Now()
+	}
 	return e.rec.write(r.Bundle(e.rec.Spec.ID))
 }
 

@@ -227,46 +227,49 @@ func (e *Engine) Prepare(c kernel.Container) error {
 }
 
 // Launch boots the machine up to where its program could begin, and lets it if run.
-func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool) (pid int, err error) {
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	sys, shape, err := e.common(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	select {
 	case e.booting <- struct{}{}:
 		defer func() { <-e.booting }()
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return ctx.Err()
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return err
 	}
 	var ports []*port
 	if c.Netns != "" {
 		if ports, err = join(c.Netns); err != nil {
-			return 0, err
+			return err
 		}
 		defer closeAll(ports)
 	}
 	sockets, err := e.writeConfig(c, ports)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	cmd, err := e.begin(c, sys, shape, ports, log)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err = e.boot(ctx, c, cmd.Process.Pid, sockets, run); err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		e.forget(c.ID)
 		if ctx.Err() != nil {
-			return 0, ctx.Err()
+			return ctx.Err()
 		}
-		return 0, err
+		return err
 	}
-	pid = cmd.Process.Pid
-	return pid, cmd.Process.Release() // package kernel waits for it
+	pid := cmd.Process.Pid
+	if err := cmd.Process.Release(); err != nil { // package kernel waits for it
+		return err
+	}
+	return made(pid, true)
 }
 
 // boot waits for the machine.

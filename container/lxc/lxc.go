@@ -57,10 +57,9 @@ const (
 )
 
 // Launch is one call of lxc-start.
-func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	defer e.Home.Rouse()()
-	pid, err := e.Tool.Launch(ctx, c, log, func(x *entry.Launch) error { return e.plan(x, c) })
-	return pid, explain(err)
+	return explain(e.Tool.Launch(ctx, c, log, run, made, func(x *entry.Launch) error { return e.plan(x, c) }))
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {

@@ -85,25 +85,25 @@ func (e *Engine) Prepare(c kernel.Container) error {
 }
 
 // Launch runs the launcher. It is killed if we are; what it has made by then is in the container's cgroups, where recovery finds it.
-func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool) (int, error) {
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return err
 	}
 	groups, err := e.Home.Groups(c)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer groups.Close()
 	l, err := e.creation(c, groups, run)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer l.Close()
 	said, err := e.launch(ctx, c, l, groups, log, run)
 	if err != nil {
-		return 0, launcher.Explain(err, c.Args)
+		return launcher.Explain(err, c.Args)
 	}
-	return said.PID, nil
+	return made(said.PID, true)
 }
 
 func (e *Engine) launch(ctx context.Context, c kernel.Container, l *steps.List, groups kernel.Groups, log *os.File, run bool) (launcher.Said, error) {

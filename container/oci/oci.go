@@ -126,10 +126,10 @@ func (e *Engine) Prepare(c kernel.Container) error {
 }
 
 // Launch is one call of the runtime.
-func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool) (int, error) {
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	defer e.home.Rouse()()
 	if err := os.MkdirAll(e.stateDir(), 0o700); err != nil { // Destroy removes it
-		return 0, err
+		return err
 	}
 	verb := []string{"create"}
 	if run {
@@ -137,9 +137,13 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	}
 	pid := filepath.Join(c.Bundle, "pid")
 	if err := e.call(ctx, c.ID, log, append(verb, "--bundle", c.Bundle, "--pid-file", pid, c.ID)...); err != nil {
-		return 0, explain(err, c.Spec)
+		return explain(err, c.Spec)
 	}
-	return readPID(pid)
+	n, err := readPID(pid)
+	if err != nil {
+		return err
+	}
+	return made(n, true)
 }
 
 // Start is one call of the runtime.

@@ -81,19 +81,19 @@ func (e *Engine) Prepare(c kernel.Container) error {
 }
 
 // Launch is rkt prepare, and rkt run-prepared, which stays.
-func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
+func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	if err := os.Mkdir(entry.Dir(c), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return 0, err
+		return err
 	}
 	out, err := e.call(ctx, append([]string{"prepare", "--insecure-options=image"}, prepareArgs(c, log.Name())...)...)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	pod := strings.TrimSpace(out)
 	if !isUUID(pod) {
-		return 0, fmt.Errorf("rkt prepare printed %q: want the UUID of a pod", pod)
+		return fmt.Errorf("rkt prepare printed %q: want the UUID of a pod", pod)
 	}
-	return e.Tool.Launch(ctx, c, log, func(x *entry.Launch) error { return e.plan(x, c, pod) })
+	return e.Tool.Launch(ctx, c, log, run, made, func(x *entry.Launch) error { return e.plan(x, c, pod) })
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {

@@ -35,15 +35,19 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 	if x.Apart != (Apart{}) {
 		said, start = filepath.Join(x.Apart.Inside, steps.SaidFile), filepath.Join(x.Apart.Inside, steps.GoFile)
 	}
-	reopen(l, said, unix.O_WRONLY, steps.SaidFD, unix.O_CLOEXEC)
+	reopen(l, said, unix.O_RDWR, steps.SaidFD, unix.O_CLOEXEC) // the process can say something when nobody hears it
 	reopen(l, start, unix.O_RDWR, steps.GoFD, unix.O_CLOEXEC)
 	l.Score(config.Process)
 	l.Hide()
 	session(l)
+	if err := x.enter(l); err != nil {
+		return nil, err
+	}
+	l.SayHere()
 	if x.Apart != (Apart{}) {
 		reopen(l, x.Apart.Log, unix.O_WRONLY|unix.O_APPEND, 1, 0)
-	} else if err := x.inside(l, config); err != nil {
-		return nil, err
+	} else {
+		x.inside(l, config)
 	}
 	dup(l, launcher.Int(1), 2, 0) // the program's own words go elsewhere
 	l.Shed()
@@ -53,8 +57,8 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 	return l, l.Err()
 }
 
-// inside makes of what the program has made what the configuration says.
-func (x *Launch) inside(l *steps.List, config *specs.Spec) error {
+// enter puts the process into its container's cgroups.
+func (x *Launch) enter(l *steps.List) error {
 	for _, entrance := range x.Enters {
 		file, err := os.OpenFile(entrance, os.O_WRONLY, 0)
 		if err != nil {
@@ -65,6 +69,11 @@ func (x *Launch) inside(l *steps.List, config *specs.Spec) error {
 	if len(x.Enters) > 0 { // where it is now shall be its root
 		l.Unshare(unix.CLONE_NEWCGROUP)
 	}
+	return nil
+}
+
+// inside makes of what the program has made what the configuration says.
+func (x *Launch) inside(l *steps.List, config *specs.Spec) {
 	for _, dir := range x.Cover {
 		l.Cover(dir)
 	}
@@ -79,7 +88,6 @@ func (x *Launch) inside(l *steps.List, config *specs.Spec) error {
 	l.Hostname(config.Hostname)
 	l.Shield(config.Linux)
 	reopen(l, os.DevNull, unix.O_RDWR, 0, 0) // that of the host is not for a container: its root may be the host's, which may change it
-	return nil
 }
 
 // reopen opens a file as a descriptor.

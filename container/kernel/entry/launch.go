@@ -100,60 +100,86 @@ func Entry() []string { return launcher.Again(innerFD) }
 // Command is the same of a program that hands no descriptors on.
 func (a Apart) Command() []string { return launcher.Saved(a.Inside) }
 
-// Stepwise: see kernel.Stepwise.
-func (t *Tool) Stepwise() {}
-
-// Launch is kernel.Engine's, without run. plan says how the engine's program is called.
-func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, plan func(*Launch) error) (pid int, err error) {
+// Launch is kernel.Engine's. plan says how the engine's program is called.
+func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made, plan func(*Launch) error) error {
 	x := &Launch{List: steps.New()}
 	defer x.Close()
 	if err := os.Mkdir(Dir(c), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return 0, err
+		return err
 	}
 	perm := os.FileMode(0o600)
 	if c.Userns != "" { // its root opens them anew
 		perm = 0o666
 	}
 	if err := t.MakePipes(c, perm); err != nil {
-		return 0, err
+		return err
 	}
 	inner, err := t.prepare(x, c, plan)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	pid, err = t.run(ctx, x, inner, c, log)
+	err = t.run(ctx, x, inner, c, log, run, made)
 	switch {
 	case err == nil:
-		return pid, nil
+		return nil
 	case ctx.Err() != nil:
-		return 0, ctx.Err()
+		return ctx.Err()
 	case errors.Is(err, io.EOF):
 		err = errors.New(cmp.Or(lastLines(filepath.Join(c.Bundle, saysFile)), "it ended without a word"))
 	}
-	return 0, fmt.Errorf("%s: %w", t.Program, launcher.Explain(err, c.Args))
+	return fmt.Errorf("%s: %w", t.Program, launcher.Explain(err, c.Args))
 }
 
-// run has the engine's program make the container, up to its first process, which waits.
-func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.Container, log *os.File) (int, error) {
+// run has the engine's program make the container, up to its first process, which waits or executes the command.
+func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	said, hold, err := t.OpenSaid(c)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer said.Close()
 	defer hold.Close()
 	monitor, over, err := t.start(ctx, x, c, log)
 	if err == nil {
-		err = await(ctx, inner, said, hold, over)
+		defer attend(ctx, said, hold, over)()
+		err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
 	}
 	if err == nil {
-		return t.first(monitor.PID(), c, x.Apart != Apart{})
+		err = t.holdOf(monitor.PID(), x, c, run, made)
 	}
-	if monitor != nil {
+	if err == nil {
+		hold.Close() // the process itself has said open, up to its command
+		err = hears(inner, said, func(h launcher.Said) bool { return h.Ready && !run })
+	}
+	if err != nil && monitor != nil {
 		_ = monitor.Signal(unix.SIGKILL)
 	}
-	return 0, err
+	return err
+}
+
+// holdOf takes hold of the container's first process while that prepares itself, and lets it execute the command then, if run.
+func (t *Tool) holdOf(monitor int, x *Launch, c kernel.Container, run bool, made kernel.Made) error {
+	pid, err := t.first(monitor, c, x.Apart != Apart{})
+	if err == nil {
+		err = made(pid, false)
+	}
+	if err != nil || !run {
+		return err
+	}
+	if err = t.LetGo(c); errors.Is(err, unix.ENXIO) {
+		return nil // it has ended, and said why
+	}
+	return err
+}
+
+// hears hears what the container's first process says, until it is enough, or it executes the command.
+func hears(inner *steps.List, said io.Reader, enough func(launcher.Said) bool) error {
+	heard, err := inner.Hear(said, enough)
+	if err == nil && !enough(heard) && !heard.Ready {
+		return io.EOF
+	}
+	return err
 }
 
 // prepare makes the two lists, and their files in the order of their numbers.
@@ -269,9 +295,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// await waits for the container's first process to be ready. hold is there so that said does not end before the process has come; over is closed when the
-// engine's program has ended.
-func await(ctx context.Context, inner *steps.List, said, hold *os.File, over <-chan struct{}) error {
+// attend ends said with ctx, and what holds said open with the engine's program, at whose end over is closed. hold is there so that said does not end before the
+// container's first process has come. The function that is returned ends this.
+func attend(ctx context.Context, said, hold *os.File, over <-chan struct{}) func() {
 	done := make(chan struct{})
 	watched := make(chan struct{})
 	go func() {
@@ -284,15 +310,10 @@ func await(ctx context.Context, inner *steps.List, said, hold *os.File, over <-c
 		case <-done:
 		}
 	}()
-	defer func() {
+	return func() {
 		close(done)
 		<-watched
-	}()
-	heard, err := inner.Hear(said, func(h launcher.Said) bool { return h.Ready })
-	if err == nil && !heard.Ready {
-		return io.EOF
 	}
-	return err
 }
 
 // lastLines is the end of a text that a program left, in one line.

@@ -28,8 +28,8 @@ func (e *engine) Remove(ctx context.Context, id string) error {
 	return e.Home.EndMonitor(ctx, id)
 }
 
-func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _ bool) (int, error) {
-	return e.Tool.Launch(ctx, c, log, func(x *Launch) error {
+func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
+	return e.Tool.Launch(ctx, c, log, run, made, func(x *Launch) error {
 		if err := x.Begin(e.Home, c, 0); err != nil {
 			return err
 		}

@@ -72,12 +72,18 @@ const (
 	sayPID   = 1
 	sayReady = 2
 	sayFails = 3
+	sayHere  = 4
 	saidSize = 16
 )
 
 // SayPID adds steps that say the process id that Fork left behind.
 func (p *Program) SayPID(fork Fork) {
 	p.Call("say the process id", unix.SYS_WRITE, Int(p.said), fork.said, Int(saidSize))
+}
+
+// SayHere adds a step that says that the process is where it is to be.
+func (p *Program) SayHere() {
+	p.Call("say that it is here", unix.SYS_WRITE, Int(p.said), p.Bytes(said(sayHere, 0)), Int(saidSize))
 }
 
 // SayReady adds a step that says that all before it is done.
@@ -113,8 +119,8 @@ func (e *Error) Unwrap() error { return e.Errno }
 
 // Said is what was heard of a program.
 type Said struct {
-	PID   int // of the fork's child; 0: not said
-	Ready bool
+	PID         int // of the fork's child; 0: not said
+	Here, Ready bool
 }
 
 // Hear reads what a program says up to its end, or until enough is heard.
@@ -132,6 +138,8 @@ func (p *Program) Hear(r io.Reader, enough func(Said) bool) (Said, error) {
 		switch word := binary.LittleEndian.Uint64(b[:]); word {
 		case sayPID:
 			h.PID = int(v)
+		case sayHere:
+			h.Here = true
 		case sayReady:
 			h.Ready = true
 		case sayFails:

@@ -86,15 +86,10 @@ func (m *Maker) Start(ctx context.Context, c kernel.Container) error {
 		return err
 	}
 	defer r.Close()
-	start, err := os.OpenFile(m.Path(c, GoFile), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	err = m.LetGo(c)
 	if errors.Is(err, unix.ENXIO) {
 		return nil // nobody waits: it was killed, as will be seen
 	}
-	if err != nil {
-		return err
-	}
-	_, err = start.Write([]byte{1})
-	start.Close()
 	if err != nil {
 		return err
 	}
@@ -109,6 +104,16 @@ func (m *Maker) Start(ctx context.Context, c kernel.Container) error {
 		return launcher.Explain(errors.Join(err, ctx.Err()), c.Args)
 	}
 	return nil
+}
+
+// LetGo lets the process that waits, or will, go on. ENXIO: there is none.
+func (m *Maker) LetGo(c kernel.Container) error {
+	start, err := os.OpenFile(m.Path(c, GoFile), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	_, err = start.Write([]byte{1})
+	return errors.Join(err, start.Close())
 }
 
 // Find looks at the container's process. It still waits if somebody reads the pipe that no program of an image has open, and nothing is in it to be read.
