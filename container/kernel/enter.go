@@ -51,13 +51,36 @@ func (h *Home) MakeGroups(s container.Spec) error {
 			return err
 		}
 	}
+	values := map[string][]string{}
+	var files []string
 	for _, l := range h.Settings(s) {
 		file, ok := h.ControlFile(s.ID, l.Controller, l.File, l.File)
 		if !ok {
 			continue
 		}
-		if err := os.WriteFile(file, []byte(l.Value), 0o644); err != nil {
-			return fmt.Errorf("limit %s: %w", l.File, err)
+		if values[file] == nil {
+			files = append(files, file)
+		}
+		values[file] = append(values[file], l.Value)
+	}
+	for _, file := range files {
+		if err := writeEach(file, values[file]); err != nil {
+			return fmt.Errorf("limit %s: %w", filepath.Base(file), err)
+		}
+	}
+	return nil
+}
+
+// writeEach writes values into a control file, one at a time.
+func writeEach(file string, values []string) error {
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, v := range values {
+		if _, err := unix.Write(fd, []byte(v)); err != nil {
+			return fmt.Errorf("%q: %w", v, err)
 		}
 	}
 	return nil
@@ -128,22 +151,39 @@ func (h hierarchy) make(group string) (err error) {
 }
 
 func (h hierarchy) tryMake(group string) error {
+	if !h.v2 && !h.inherits() { // most often those above are there, and nothing in them matters
+		if err := h.add(group); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	at := "/"
 	for name := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
 		if h.v2 {
 			h.delegate(at)
 		}
-		parent := h.dir(at)
 		at = filepath.Join(at, name)
-		dir := h.dir(at)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make cgroup: %w", err)
+		if err := h.add(at); err != nil {
+			return err
 		}
-		if !h.v2 && slices.Contains(h.controllers, "cpuset") {
-			if err := inherit(parent, dir, "cpuset.cpus", "cpuset.mems"); err != nil {
-				return fmt.Errorf("make cgroup: %w", err)
-			}
-		}
+	}
+	return nil
+}
+
+// inherits tells whether a group wants what that above has, and so must not be made before that has it.
+func (h hierarchy) inherits() bool { return !h.v2 && slices.Contains(h.controllers, "cpuset") }
+
+// add makes a group in one that is there.
+func (h hierarchy) add(group string) error {
+	dir := h.dir(group)
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err == nil && h.inherits() {
+		err = inherit(filepath.Dir(dir), dir, "cpuset.cpus", "cpuset.mems")
+	}
+	if err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
 	}
 	return nil
 }

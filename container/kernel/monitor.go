@@ -61,10 +61,6 @@ func (t hierarchy) give(group string, owner uint32) error {
 	return nil
 }
 
-// Books is where the hierarchy is mounted that a monitor which makes groups by itself is to see, and no other: each that it sees costs it a group, and a move
-// that all forks of the machine wait for.
-func (h *Home) Books() string { return h.keeping()[0].mount }
-
 // keeping are the hierarchies in which all monitors are.
 func (h *Home) keeping() []hierarchy {
 	booked := slices.DeleteFunc(slices.Clone(h.cgroups), func(t hierarchy) bool { return !t.v2 && !slices.Contains(t.controllers, "systemd") })

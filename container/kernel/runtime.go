@@ -359,8 +359,7 @@ func (r *Runtime) launch(ctx context.Context, e *entry, s container.Spec, first,
 	return r.setPhase(e, last)
 }
 
-// settle takes over the process that the engine made, and records it. One that may not come to its start is not recorded: without its number recovery
-// removes it.
+// settle takes over the process that the engine made, and records it.
 func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 	proc, ticks, err := OpenProcess(pid, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
@@ -380,7 +379,8 @@ func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 	return r.keep(e, rec, proc)
 }
 
-// keep records what a container is now, and watches its process, nil if it has none.
+// keep records what a container is now, and watches its process, nil if it has none. One that is not created to the end is not recorded: without the process's
+// number recovery removes it.
 func (r *Runtime) keep(e *entry, rec record, proc *Process) (err error) {
 	r.mu.Lock()
 	e.rec, e.proc = rec, proc
@@ -419,7 +419,7 @@ func (r *Runtime) watch(e *entry, p *Process) {
 			p.end, e.rec.OOM = r.programsEnd(e.rec, p.end)
 		}
 		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
-		if e.rec.Phase != "" {
+		if e.rec.Phase != "" && e.rec.Phase != phaseCreating { // see keep
 			// Losing this costs an exit code after a restart of the daemon, no more.
 			_ = e.rec.write(r.Bundle(e.rec.Spec.ID))
 		}

@@ -38,14 +38,5 @@ func (e *Engine) config(c kernel.Container, user, net string) string {
 	} else {
 		line("net.0.type", "empty")
 	}
-	e.groups(line, c)
 	return b.String()
-}
-
-// groups are those that lxc-start makes, all below the monitor's. The container's process leaves them for its own.
-func (e *Engine) groups(line func(key, format string, args ...any), c kernel.Container) {
-	group := strings.TrimPrefix(e.Home.MonitorPath(c.ID), "/")
-	line("cgroup.dir.container", "%s/payload", group)
-	line("cgroup.dir.monitor", "%s/monitor", group)
-	line("cgroup.dir.monitor.pivot", "%s/pivot", group)
 }

@@ -1,7 +1,7 @@
 // Package lxc makes containers by LXC's lxc-start, version 5 and newer, as an engine of package kernel.
 //
 // lxc-start runs in the foreground, as a child of nobody, in a mount namespace in which /run is empty but for the container's root. It makes the
-// container's namespaces, or enters the sandbox's, its root, /dev, /proc, /sys and cgroups, and executes the launcher as the container's first
+// container's namespaces, or enters the sandbox's, its root, /dev, /proc and /sys, and executes the launcher as the container's first
 // process. It stays as the container's monitor.
 package lxc
 
@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +56,6 @@ const (
 
 // Launch is one call of lxc-start.
 func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
-	defer e.Home.Rouse()()
 	return explain(e.Tool.Launch(ctx, c, log, run, made, func(x *entry.Launch) error { return e.plan(x, c) }))
 }
 
@@ -66,10 +63,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	if err := x.Begin(e.Home, c, 0); err != nil {
 		return err
 	}
-	if err := e.Home.MakeGroups(c.Spec); err != nil {
-		return err
-	}
-	x.Enters = e.Home.Entrances(c.ID)
+	x.EnterGroups(e.Home, c)
 	set := uint64(0)
 	if c.ReadOnly {
 		set = unix.MOUNT_ATTR_RDONLY
@@ -85,25 +79,13 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
 	x.MakeDir(rootDir)
 	x.MakeDir(mountDir)
 	x.Attach("mount the root", root, rootDir)
-	showOne(x, e.Home.Books())
+	x.List.Cover(cgroupsDir)      // it would make groups in each hierarchy that it finds
 	x.Made = []string{"/dev/pts"} // with /dev/ptmx
 	x.MakeDir(e.Home.Dir())       // no container of another instance has the same
 	x.Args = []string{e.cli, "--lxcpath", e.Home.Dir(), "--name", c.ID, "--foreground", "--quiet",
 		"--rcfile", config, "--logpriority", "ERROR", "--logfile", "/proc/self/fd/2"}
 	x.Env = []string{"PATH=" + os.Getenv("PATH")}
 	return nil
-}
-
-// showOne lets lxc-start see one hierarchy of cgroups only, by where it is mounted.
-func showOne(x *entry.Launch, mount string) {
-	if mount == cgroupsDir {
-		return
-	}
-	place := filepath.Join(cgroupsDir, filepath.Base(mount))
-	tree := x.Tree(mount, 0)
-	x.Mount("tmpfs", cgroupsDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
-	x.MakeDir(place)
-	x.Attach("mount the cgroups", tree, place)
 }
 
 // open gives the configuration to lxc-start, and returns its path there.
@@ -131,18 +113,13 @@ func space(x *entry.Launch, path string) string {
 // noise is what stands before each of lxc-start's words in its log, and the same words as it prints them.
 var noise = regexp.MustCompile(`lxc-start \S+ \d+\.\d+ ERROR +\S+ - \S+ - |; lxc-start: \S+: \.\./src[^;]*`)
 
-// explain turns what lxc-start says into what to do.
+// explain leaves out what stands before lxc-start's words.
 func explain(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	text := noise.ReplaceAllString(err.Error(), "")
-	if text != err.Error() {
-		err = errors.New(text)
-	}
-	switch {
-	case strings.Contains(text, "Failed to create monitor cgroup") || strings.Contains(text, "Failed creating cgroups"):
-		return fmt.Errorf("LXC cannot make its cgroups: are all controllers mounted and writable? %w", err)
+	if text := noise.ReplaceAllString(err.Error(), ""); text != err.Error() {
+		return errors.New(text)
 	}
 	return err
 }

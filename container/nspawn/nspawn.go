@@ -67,18 +67,14 @@ const (
 
 // Launch is one call of systemd-nspawn.
 func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
-	defer e.Home.Rouse()()
 	return explain(e.Tool.Launch(ctx, c, log, run, made, func(x *entry.Launch) error { return e.plan(x, c) }))
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	if err := e.Home.MakeGroups(c.Spec); err != nil {
-		return err
-	}
 	if err := x.Begin(e.Home, c, c.IDs.First); err != nil {
 		return err
 	}
-	x.Enters = e.Home.Entrances(c.ID)
+	x.EnterGroups(e.Home, c)
 	x.Enter(c)
 	stage(x, c)
 	x.Cover = []string{"/sys/fs/cgroup"}

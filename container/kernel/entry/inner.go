@@ -40,9 +40,7 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 	l.Score(config.Process)
 	l.Hide()
 	session(l)
-	if err := x.enter(l); err != nil {
-		return nil, err
-	}
+	x.enter(l)
 	l.SayHere()
 	if x.Apart != (Apart{}) {
 		reopen(l, x.Apart.Log, unix.O_WRONLY|unix.O_APPEND, 1, 0)
@@ -57,19 +55,14 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 	return l, l.Err()
 }
 
-// enter puts the process into its container's cgroups.
-func (x *Launch) enter(l *steps.List) error {
-	for _, entrance := range x.Enters {
-		file, err := os.OpenFile(entrance, os.O_WRONLY, 0)
-		if err != nil {
-			return fmt.Errorf("join cgroup: %w", err)
-		}
-		l.JoinOpen(l.Add(file))
+// enter puts the process into its container's cgroups. Where it is then shall be the root of what it sees of them.
+func (x *Launch) enter(l *steps.List) {
+	for _, fd := range x.enters {
+		l.JoinOpen(fd)
 	}
-	if len(x.Enters) > 0 { // where it is now shall be its root
+	if len(x.enters) > 0 {
 		l.Unshare(unix.CLONE_NEWCGROUP)
 	}
-	return nil
 }
 
 // inside makes of what the program has made what the configuration says.

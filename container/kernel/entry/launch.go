@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,6 @@ import (
 const (
 	launchTimeout = time.Minute
 	ownDir        = "entry" // in a container's bundle, with what its first process needs
-	saysFile      = "says"  // what the engine's program says
 )
 
 // innerFD is the list of the container's first process.
@@ -55,16 +55,17 @@ type Launch struct {
 	*steps.List          // what is done before the program is executed
 	Cover       []string // directories in the container that show nothing
 	Made        []string // mounts of kernel.Config that the program makes as that wants them, besides /proc, /sys and /dev
-	// Enters are the files by which the container's first process enters its cgroups, if the program does not put it there.
-	Enters []string
-	Args   []string // of the program; [0] is its path
-	Env    []string
+	Args        []string // of the program; [0] is its path
+	Env         []string
 	// Numbered is a variable, such as LISTEN_PID=, that has the process's id.
 	Numbered string
 	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
 	Apart Apart
 
-	begin kernel.Begin
+	begin  kernel.Begin
+	enters []int        // descriptors by which the first process enters its container's cgroups
+	groups func() error // waits for what makes them
+	says   *os.File     // what the program says, in memory
 }
 
 // Begin makes the groups by which the program is found, and enters them. The launcher ends with the daemon until then.
@@ -79,8 +80,45 @@ func (x *Launch) Begin(h *kernel.Home, c kernel.Container, owner uint32) (err er
 	return nil
 }
 
-// Close lets all go that is open here. Safe to call twice.
+// EnterGroups makes the container's cgroups, beside what else is prepared, and lets the first process enter them, as the program does not put it there.
+func (x *Launch) EnterGroups(h *kernel.Home, c kernel.Container) {
+	entrances := h.Entrances(c.ID)
+	for range entrances {
+		x.enters = append(x.enters, x.Add(nil))
+	}
+	files := make([]*os.File, len(entrances))
+	done := make(chan error, 1)
+	go func() {
+		err := h.MakeGroups(c.Spec)
+		for i, entrance := range entrances {
+			if err == nil {
+				files[i], err = openEntrance(entrance)
+			}
+		}
+		done <- err
+	}()
+	x.groups = sync.OnceValue(func() error {
+		err := <-done
+		for i, fd := range x.enters {
+			x.Put(fd, files[i])
+		}
+		return err
+	})
+}
+
+func openEntrance(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("join cgroup %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Close lets all go that is open here for the program. Safe to call twice.
 func (x *Launch) Close() {
+	if x.groups != nil {
+		_ = x.groups() // what it has opened is closed, too
+	}
 	x.List.Close()
 	x.begin.Close()
 }
@@ -102,7 +140,12 @@ func (a Apart) Command() []string { return launcher.Saved(a.Inside) }
 
 // Launch is kernel.Engine's. plan says how the engine's program is called.
 func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made, plan func(*Launch) error) error {
-	x := &Launch{List: steps.New()}
+	says, err := words()
+	if err != nil {
+		return err
+	}
+	defer says.Close()
+	x := &Launch{List: steps.New(), says: says}
 	defer x.Close()
 	if err := os.Mkdir(Dir(c), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -127,7 +170,7 @@ func (t *Tool) Launch(ctx context.Context, c kernel.Container, log *os.File, run
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, io.EOF):
-		err = errors.New(cmp.Or(lastLines(filepath.Join(c.Bundle, saysFile)), "it ended without a word"))
+		err = errors.New(cmp.Or(lastLines(x.says), "it ended without a word"))
 	}
 	return fmt.Errorf("%s: %w", t.Program, launcher.Explain(err, c.Args))
 }
@@ -142,15 +185,17 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	defer hold.Close()
 	monitor, over, err := t.start(ctx, x, c, log)
 	if err == nil {
+		defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
 		defer attend(ctx, said, hold, over)()
 		err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
 	}
 	if err == nil {
-		err = t.holdOf(monitor.PID(), x, c, run, made)
-	}
-	if err == nil {
+		held := t.holdOf(monitor.PID(), x, c, run, made)
 		hold.Close() // the process itself has said open, up to its command
-		err = hears(inner, said, func(h launcher.Said) bool { return h.Ready && !run })
+		err = hears(inner, said, func(h launcher.Said) bool { return h.Ready && (!run || held != nil) })
+		if held != nil && (err == nil || errors.Is(err, io.EOF)) { // else the process says why it has ended
+			err = held
+		}
 	}
 	if err != nil && monitor != nil {
 		_ = monitor.Signal(unix.SIGKILL)
@@ -197,8 +242,11 @@ func (t *Tool) prepare(x *Launch, c kernel.Container, plan func(*Launch) error) 
 		return nil, err
 	}
 	x.Put(innerFD, list)
+	if x.groups != nil {
+		err = x.groups()
+	}
 	if x.Apart != (Apart{}) {
-		err = inner.Save(Dir(c))
+		err = errors.Join(err, inner.Save(Dir(c)))
 	}
 	return inner, errors.Join(err, x.Err())
 }
@@ -228,11 +276,6 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 	}
 	defer read.Close()
 	x.callProgram(write)
-	says, err := os.OpenFile(filepath.Join(c.Bundle, saysFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer says.Close()
 	pipes, err := t.pipes(c)
 	if err != nil {
 		return nil, nil, err
@@ -243,7 +286,7 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 		return nil, nil, err
 	}
 	defer done()
-	cmd.Stdout, cmd.Stderr = log, says
+	cmd.Stdout, cmd.Stderr = log, x.says
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true
 	runtime.LockOSThread() // the launcher dies with the thread that starts it
 	defer runtime.UnlockOSThread()
@@ -316,9 +359,30 @@ func attend(ctx context.Context, said, hold *os.File, over <-chan struct{}) func
 	}
 }
 
+// words makes a file in memory for what a program says by its standard error, or by what it opens in that place.
+func words() (*os.File, error) {
+	fd, err := unix.MemfdCreate("says", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file for what the program says: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("make a file for what the program says: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "says"), nil
+}
+
+// mostSaid bounds how much of a program's words is read.
+const mostSaid = 64 << 10
+
 // lastLines is the end of a text that a program left, in one line.
-func lastLines(path string) string {
-	raw, err := os.ReadFile(path)
+func lastLines(says *os.File) string {
+	fi, err := says.Stat()
+	if err != nil {
+		return ""
+	}
+	from := max(0, fi.Size()-mostSaid)
+	raw, err := io.ReadAll(io.NewSectionReader(says, from, mostSaid))
 	if err != nil {
 		return ""
 	}
