@@ -1,20 +1,14 @@
 package nf
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
 )
-
-const eventTimeout = time.Second
 
 // Events raises events at the socket that the platform gives; where it is not there, nothing happens.
 type Events string
@@ -24,8 +18,6 @@ func (e Events) Raise(ctx context.Context, log *slog.Logger, severity, reason, m
 	if _, err := os.Stat(string(e)); err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
-	defer cancel()
 	if err := e.post(ctx, severity, reason, message); err != nil {
 		log.Warn("raise event", "reason", reason, "error", err)
 	}
@@ -37,28 +29,6 @@ func (e Events) post(ctx context.Context, severity, reason, message string) erro
 		return err
 	}
 	return post(ctx, string(e), "application/json", body)
-}
-
-// post to one of the platform's sockets.
-func post(ctx context.Context, socket, kind string, body []byte) error {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://weir/", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", kind)
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, 256))
-		return fmt.Errorf("answer %s: %s", resp.Status, bytes.TrimSpace(why))
-	}
-	return nil
 }
 
 const (

@@ -79,19 +79,22 @@ func (n *Numbers) Text() []byte {
 	return out.Bytes()
 }
 
-// tell the platform the numbers of now, where it listens.
+// Tell the platform at the socket, if it exists.
+func (n *Numbers) Tell(ctx context.Context, socket string) error {
+	if _, err := os.Stat(socket); err != nil {
+		return nil
+	}
+	return post(ctx, socket, "text/plain; version=0.0.4", n.Text())
+}
+
+// tell the platform the numbers of now.
 func (d *duty) tell(ctx context.Context) {
 	if d.Numbers == nil || d.start.Metrics == "" {
 		return
 	}
-	if _, err := os.Stat(d.start.Metrics); err != nil {
-		return
-	}
 	var n Numbers
 	d.Numbers(&n)
-	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
-	defer cancel()
-	if err := post(ctx, d.start.Metrics, "text/plain; version=0.0.4", n.Text()); err != nil && ctx.Err() == nil {
+	if err := n.Tell(ctx, d.start.Metrics); err != nil && ctx.Err() == nil {
 		d.start.Log.Warn("tell numbers", "error", err)
 	}
 }
