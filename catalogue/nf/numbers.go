@@ -32,7 +32,10 @@ func (n *Numbers) Gauge(name, help string, v float64, labels ...string) {
 	n.add("gauge", name, help, v, labels)
 }
 
-var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+var (
+	escape     = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+	escapeHelp = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+)
 
 func (n *Numbers) add(kind, name, help string, v float64, labels []string) {
 	f := n.named[name]
@@ -42,7 +45,7 @@ func (n *Numbers) add(kind, name, help string, v float64, labels []string) {
 		}
 		f = &family{}
 		n.named[name], n.families = f, append(n.families, f)
-		fmt.Fprintf(&f.head, "# HELP %s %s\n# TYPE %s %s\n", name, strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(help), name, kind)
+		fmt.Fprintf(&f.head, "# HELP %s %s\n# TYPE %s %s\n", name, escapeHelp.Replace(help), name, kind)
 	}
 	f.samples.WriteString(name)
 	for i := 0; i+1 < len(labels); i += 2 {
