@@ -235,6 +235,14 @@ func TestACollectorMissesWhatItDoesNotRead(t *testing.T) {
 	if read == 0 || read >= all-uint32(maxWaiting) {
 		t.Errorf("%d records were read of %d", read, all)
 	}
+	counted := func() (d delivery) {
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		return rs.collector
+	}
+	rig.Eventually(t, "what was read is counted as sent, and all else as missed", func() bool {
+		return counted() == delivery{sent: uint64(read), missed: uint64(all - read)}
+	})
 	// The platform's agent restarts.
 	must(t, c.conn.Close())
 	must(t, os.Remove(path))
@@ -250,6 +258,7 @@ func TestACollectorMissesWhatItDoesNotRead(t *testing.T) {
 	if c.described == 0 {
 		t.Error("no templates")
 	}
+	rig.Eventually(t, "all are counted, as sent or missed", func() bool { d := counted(); return d.sent+d.missed == uint64(all) && d.sent > uint64(read) })
 	rs.finish()
 }
 

@@ -198,6 +198,11 @@ func TestReadersAreBounded(t *testing.T) {
 	for range 20 * maxWaiting { // nobody reads
 		rs.add(x)
 	}
+	rs.mu.Lock()
+	if rs.others.missed == 0 || rs.collector != (delivery{}) {
+		t.Errorf("counted as missed: %+v, and of the collector %+v", rs.others, rs.collector)
+	}
+	rs.mu.Unlock()
 	conns[0].Close()
 	rig.Eventually(t, "there is room again", func() bool {
 		rs.mu.Lock()
@@ -237,8 +242,12 @@ func TestTalkersKeepTheirOrder(t *testing.T) {
 			for _, x := range ts.rank {
 				least = min(least, x.Bytes)
 			}
+			displaced := ts.displaced
 			ts.add(address, 1, bytes)
 			sum += bytes
+			if got := ts.displaced - displaced; got > 1 || (got == 1) != (full && !known) {
+				t.Fatalf("%d addresses are displaced; full: %t, known: %t", got, full, known)
+			}
 			if got := ts.by[address]; full && !known && got.Bytes != least+bytes {
 				t.Fatalf("a new address has %d bytes, want those of the one that sent least, %d, and its own %d", got.Bytes, least, bytes)
 			}

@@ -32,6 +32,19 @@ type readers struct {
 	each   map[*reader]bool
 	ending chan struct{} // closed when no more reports come
 	ended  sync.WaitGroup
+
+	collector, others delivery // to those of each kind, so far
+}
+
+// delivery counts records of flows: one for each direction that had packets.
+type delivery struct{ sent, missed uint64 }
+
+// delivery to those of a reader's kind; under the mutex.
+func (rs *readers) delivery(r *reader) *delivery {
+	if r.collects {
+		return &rs.collector
+	}
+	return &rs.others
 }
 
 func newReaders() *readers { return &readers{each: map[*reader]bool{}, ending: make(chan struct{})} }
@@ -126,6 +139,7 @@ func (rs *readers) add(r report) {
 		default:
 			_, records := r.records()
 			x.missed += uint32(len(records))
+			rs.delivery(x).missed += uint64(len(records))
 		}
 	}
 }
@@ -136,6 +150,17 @@ func (rs *readers) missed(r *reader) uint32 {
 	n := r.missed
 	r.missed = 0
 	return n
+}
+
+// tried to send records. What an error breaks off counts as missed.
+func (rs *readers) tried(r *reader, records uint64, err error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if d := rs.delivery(r); err != nil {
+		d.missed += records
+	} else {
+		d.sent += records
+	}
 }
 
 // serve a reader until it goes, or does not read.
@@ -185,13 +210,16 @@ func (r *reader) send(rs *readers, gone <-chan struct{}) error {
 			continue
 		}
 		r.exports.sequence += rs.missed(r) // the reader sees that some are missing
-		after := r.exports.sequence
+		batch := uint32(0)
 		for _, x := range together {
 			_, records := x.records()
-			after += uint32(len(records))
+			batch += uint32(len(records))
 		}
+		after := r.exports.sequence + batch
 		_ = r.conn.SetWriteDeadline(time.Now().Add(readsWithin))
-		if err := r.write(&r.exports, together); err != nil {
+		err := r.write(&r.exports, together)
+		rs.tried(r, uint64(batch), err)
+		if err != nil {
 			r.exports.sequence = after // so it does after another beginning
 			return err
 		}

@@ -16,6 +16,8 @@ import (
 	"runtime/debug"
 	"syscall"
 	"time"
+
+	"weir.dev/weir/catalogue/nf"
 )
 
 // config is the function's configuration; schema.json describes the same.
@@ -30,6 +32,7 @@ func main() {
 	link := flag.String("link", "tap", "interface to read")
 	flows := flag.String("flows", "/run/flows.sock", "socket for readers of flows")
 	ipfix := flag.String("ipfix", "/run/weir/ipfix.sock", "socket to export flows at, if it exists: the platform hands them on to a collector")
+	metrics := flag.String("metrics", nf.MetricsFile, "socket to tell numbers at, if it exists")
 	format := flag.String("follow", "", "copy the flows of the monitor that runs here to standard output, as ipfix or json, until it ends")
 	flag.Parse()
 	if *format != "" {
@@ -40,13 +43,13 @@ func main() {
 		return
 	}
 	debug.SetGCPercent(25) // a hundred of these may run on one machine; little is allocated after the start
-	if err := run(*file, *link, *flows, *ipfix, os.Stdout); err != nil {
+	if err := run(*file, *link, *flows, *ipfix, *metrics, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "monitor:", err)
 		os.Exit(1)
 	}
 }
 
-func run(file, link, flows, ipfix string, out io.Writer) error {
+func run(file, link, flows, ipfix, metrics string, out io.Writer) error {
 	cfg, err := load(file)
 	if err != nil {
 		return fmt.Errorf("configuration %s: %w", file, err)
@@ -73,10 +76,13 @@ func run(file, link, flows, ipfix string, out io.Writer) error {
 	log := newLog(out)
 	log.line(line{Event: "start", Link: link})
 	t := newTable(cfg, log.line, rs.add)
+	tell := newTeller(metrics, func(err error) { fmt.Fprintln(os.Stderr, "monitor:", err) })
+	defer tell.close()
 	for {
-		timeout := time.Duration(-1)
+		tell.at(time.Now(), func() *nf.Numbers { return numbers(t, log, r, rs) })
+		timeout := time.Until(tell.next)
 		if t.busy() {
-			timeout = sweepEvery
+			timeout = min(timeout, sweepEvery)
 		}
 		if err := log.flush(); err != nil {
 			return err
@@ -87,10 +93,8 @@ func run(file, link, flows, ipfix string, out io.Writer) error {
 		}
 		now := time.Now()
 		r.read(func(p []byte, length int, vlan uint16) {
-
 			flow, flags := parse(p, vlan)
 			t.add(flow, flags, length, now, func() string { return nameIn(p) })
-
 		})
 		t.sweep(now)
 		switch sig {

@@ -115,14 +115,16 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Every packet is counted once: in a flow that has ended, or as untracked.
+// Every packet is counted once: in a flow that has ended, and in its direction, or as untracked.
 func TestTableCountsEveryPacketOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var ended, lines, reported uint64
+		var ways [2]uint64
 		cfg := config{MaxFlows: rapid.IntRange(1, 5).Draw(t, "max"), IdleS: 3, ActiveS: 2}
 		tab := newTable(cfg, func(l line) {
 			if l.Event == "end" {
 				ended += l.Packets + l.ReplyPackets
+				ways[0], ways[1] = ways[0]+l.Packets, ways[1]+l.ReplyPackets
 				lines++
 			}
 		}, func(r report) {
@@ -147,8 +149,13 @@ func TestTableCountsEveryPacketOnce(t *testing.T) {
 		for _, x := range tab.talkers.rank {
 			sent += x.Packets
 		}
-		if reported != ended || sent != ended || ended+tab.untracked != uint64(n) || lines != tab.total || tab.busy() {
-			t.Fatalf("%d packets: %d in flows, %d untracked; %d flows, %d ended", n, ended, tab.untracked, tab.total, lines)
+		if reported != ended || sent != ended || ended+tab.untracked.packets != uint64(n) || lines != tab.total || tab.busy() {
+			t.Fatalf("%d packets: %d in flows, %d untracked; %d flows, %d ended", n, ended, tab.untracked.packets, tab.total, lines)
+		}
+		for way, a := range []amount{tab.count[0], tab.count[1], tab.untracked} {
+			if a.bytes != 100*a.packets || way < 2 && a.packets != ways[way] {
+				t.Fatalf("way %d: %+v, and lines of %d packets", way, a, ways)
+			}
 		}
 	})
 }

@@ -89,17 +89,14 @@ func (r *ring) close() {
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
-// wait sleeps until packets, a signal (returned) or the timeout (negative: none) come.
+// wait sleeps until packets, a signal (returned) or the timeout come.
 func (r *ring) wait(wake *os.File, timeout time.Duration) (syscall.Signal, error) {
 	if r.ready() {
 		timeout = 0
 	}
-	ms := -1
-	if timeout >= 0 {
-		ms = int(timeout.Milliseconds())
-	}
+	ms := (timeout + time.Millisecond - 1).Milliseconds() // not too soon
 	fds := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN | unix.POLLERR}, {Fd: int32(wake.Fd()), Events: unix.POLLIN}}
-	if _, err := unix.Poll(fds, ms); err != nil && !errors.Is(err, unix.EINTR) {
+	if _, err := unix.Poll(fds, max(0, int(ms))); err != nil && !errors.Is(err, unix.EINTR) {
 		return 0, fmt.Errorf("wait for packets: %w", err)
 	}
 	if fds[0].Revents&unix.POLLERR != 0 {

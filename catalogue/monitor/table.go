@@ -71,10 +71,17 @@ type table struct {
 	talkers   *talkers
 	flows     map[packet]*flow // by the first packet
 	swept     time.Time
-	total     uint64 // flows so far
-	packets   uint64
-	bytes     uint64
-	untracked uint64
+	total     uint64    // flows so far
+	count     [2]amount // of flows, as their first packets went, and back
+	untracked amount    // beyond max
+}
+
+// amount is packets and their bytes.
+type amount struct{ packets, bytes uint64 }
+
+func (a *amount) add(length int) {
+	a.packets++
+	a.bytes += uint64(length)
 }
 
 func newTable(cfg config, emit func(line), tell func(report)) *table {
@@ -88,8 +95,6 @@ func (t *table) busy() bool { return len(t.flows) > 0 }
 
 // add a packet. name is asked for the name in it if the flow has none yet.
 func (t *table) add(p packet, flags uint8, length int, now time.Time, name func() string) {
-	t.packets++
-	t.bytes += uint64(length)
 	way := 0
 	f := t.flows[p]
 	if f == nil {
@@ -99,7 +104,7 @@ func (t *table) add(p packet, flags uint8, length int, now time.Time, name func(
 	}
 	if f == nil {
 		if len(t.flows) >= t.max {
-			t.untracked++
+			t.untracked.add(length)
 			return
 		}
 		f = &flow{first: p, began: now, told: flowTold{at: now}}
@@ -109,6 +114,7 @@ func (t *table) add(p packet, flags uint8, length int, now time.Time, name func(
 		l.Time = now
 		t.emit(l)
 	}
+	t.count[way].add(length)
 	f.seen = now
 	f.packets[way]++
 	f.bytes[way] += uint64(length)
@@ -176,8 +182,8 @@ func (t *table) summary(now time.Time, dropped uint64) {
 		t.tell(f, now, reasonActive)
 	}
 	t.emit(line{
-		Time: now, Event: "summary", Packets: t.packets, Bytes: t.bytes, Flows: t.total, Active: len(t.flows),
-		Untracked: t.untracked, Dropped: dropped, Talkers: t.talkers.top(),
+		Time: now, Event: "summary", Packets: t.count[0].packets + t.count[1].packets + t.untracked.packets, Bytes: t.count[0].bytes + t.count[1].bytes + t.untracked.bytes,
+		Flows: t.total, Active: len(t.flows), Untracked: t.untracked.packets, Dropped: dropped, Talkers: t.talkers.top(),
 	})
 }
 

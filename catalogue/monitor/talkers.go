@@ -15,8 +15,9 @@ const (
 // count ("space saving", Metwally 2005). So each address that sends more than the whole divided by 1024 is there; counts are too high rather than too low.
 // An addition takes a number of steps that grows with the logarithm of how many there are: a scan of addresses costs little.
 type talkers struct {
-	by   map[string]*ranked
-	rank rank
+	by        map[string]*ranked
+	rank      rank
+	displaced uint64 // addresses that others took the place of
 }
 
 type talker struct {
@@ -70,6 +71,7 @@ func (ts *talkers) add(address string, packets, bytes uint64) {
 		heap.Push(&ts.rank, t)
 		ts.by[address] = t
 	default:
+		ts.displaced++
 		t = ts.rank[0]
 		delete(ts.by, t.Address)
 		t.Address = address

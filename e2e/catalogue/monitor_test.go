@@ -74,6 +74,16 @@ policies:
 				})
 			}
 			hear(t, collector)
+			rig.Eventually(ctx, t, "the function's numbers say that packets of both directions came, and that flows were exported and read", func() (bool, string) {
+				out, err := r.Weir(ctx, "describe", "function", "mon")
+				for _, name := range []string{`monitor_packets_total{direction="forward"}`, `monitor_packets_total{direction="reply"}`, `monitor_exported_records_total{to="collector"}`, `monitor_exported_records_total{to="reader"}`} {
+					_, row, _ := strings.Cut(out, name)
+					if words := strings.Fields(row); len(words) == 0 || words[0] == "0" {
+						return false, out
+					}
+				}
+				return err == nil, out
+			})
 			rig.Eventually(ctx, t, "tshark finds them", func() (bool, string) {
 				out, err := r.Run(ctx, "", "tshark", "-nr", filepath.Join(dir, "ipfix"), "-V")
 				for _, f := range families {
