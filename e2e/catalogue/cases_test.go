@@ -48,6 +48,7 @@ const (
 const request, answer = "GET /public HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
 
 // cases are the captures that enter functions of the catalogue at in and at out; what comes out is in catalogue/NAME/test.
+// There is none of monitor: of a tap only events can be expected, and it raises none.
 var cases = map[string]capture{
 	"wire/test/frames":        allKinds,
 	"wire-bridge/test/frames": allKinds,
@@ -120,6 +121,26 @@ var cases = map[string]capture{
 			"udp 10.0.0.1:4000 10.0.1.1:9"),
 		reverse: series(8, "tcp 10.0.1.1:8080 10.0.0.1:4001", "udp [2001:db8::1:1]:5353 [2001:db8::1]:4000", "tcp 10.0.1.1:22 10.0.0.1:4000", "udp 10.0.1.1:8080 10.0.0.1:4000"),
 	},
+	"shaper/test/frames": allKinds,
+	"cache/test/others": { // it is for new connections to tcp/8080, where it speaks for itself, at any time; so here is what passes
+		in: append(slices.Clone(allKinds.in), packet("udp 10.0.0.1:4000 10.0.0.2:8080", 13), packet("tcp 10.0.0.1:4000 10.0.0.2:8081 syn", 14), packet("tcp 10.0.0.1:4000 10.0.0.2:8080", 15),
+			packet("tcp [2001:db8::1]:4000 [2001:db8::2]:8080", 16), packet("tcp [2001:db8::1]:4000 [2001:db8::2]:443 syn vlan=7", 17)),
+		reverse: append(slices.Clone(allKinds.reverse), packet("tcp 10.0.0.2:8080 10.0.0.1:4000", 8), packet("tcp 10.0.0.2:4000 10.0.0.1:8081 syn", 9)),
+	},
+	"ids/test/rules": talk( // it drops a word in datagrams to port 53, and any TCP to port 23
+		"> udp 10.0.0.1:4000 10.0.0.2:53 | a good word",
+		"> udp 10.0.0.1:4001 10.0.0.2:53 | an evil word",
+		"> udp 10.0.0.1:4001 10.0.0.2:54 | an evil word",
+		"> udp [2001:db8::1]:4000 [2001:db8::2]:53 | an evil word",
+		"> udp [2001:db8::1]:4001 [2001:db8::2]:53 | a good word",
+		"> udp 10.0.0.1:4002 10.0.0.2:53 vlan=7 | an evil word",
+		"> udp 10.0.0.1:4003 10.0.0.2:53 vlan=7 | a good word",
+		"> tcp 10.0.0.1:4000 10.0.0.2:23 syn",
+		"> tcp 10.0.0.1:4000 10.0.0.2:80 syn",
+		"< tcp 10.0.0.2:80 10.0.0.1:4000 syn ack=2",
+		"< udp 10.0.0.2:53 10.0.0.1:4000 | a good answer",
+		"< udp 10.0.0.2:53 10.0.0.1:4000 | an evil word",
+	),
 	"udp-forward/test/others": { // where the next hop is it has to ask, so here is what passes, and what does not
 		in:      series(10, "udp 10.0.0.1:4000 10.0.0.2:5000", "udp [2001:db8::1]:4000 [2001:db8::2]:5000", "tcp 10.0.0.1:4000 10.0.0.9:80 syn", "udp 10.0.0.1:4000 10.0.0.9:7001", "tcp 10.0.0.1:4000 10.0.0.2:80 syn"),
 		reverse: series(6, "udp 10.0.0.2:5000 10.0.0.1:4000", "udp [2001:db8::2]:5000 [2001:db8::1]:4000", "udp 10.0.0.2:4000 10.0.0.9:7000"),
