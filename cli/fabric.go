@@ -177,7 +177,7 @@ func hosts(placed map[string]int) noun {
 				}
 				return time.Duration(h.Status.Skew).Round(time.Millisecond).String()
 			}},
-			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(h.Status.Images, ",") }},
+			{head: "IMAGES", wide: true, cell: func(h api.Host) string { return strings.Join(eachOnce(h.Status.Images), ",") }},
 		},
 	}, (*api.Client).Hosts)
 }
@@ -193,6 +193,19 @@ func drainText(d *api.HostDrain) string {
 		return fmt.Sprintf("draining, %d stay", d.Stays)
 	}
 	return "drained"
+}
+
+// eachOnce leaves out names without a tag of images that are there with one: a host reports both, since users may leave the tag out.
+func eachOnce(images []string) (once []string) {
+	for _, name := range images {
+		if !slices.ContainsFunc(images, func(ref string) bool {
+			tag, ok := strings.CutPrefix(ref, name)
+			return ok && (strings.HasPrefix(tag, "@") || strings.HasPrefix(tag, ":") && !strings.Contains(tag, "/")) // a colon before a slash is that of a port
+		}) {
+			once = append(once, name)
+		}
+	}
+	return once
 }
 
 // runtimesOf are the names of the runtimes that a host has, and of those that it has not. Those that have not told yet are neither.
