@@ -690,16 +690,32 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 		r.mu.Unlock()
 		return -1, container.ErrNotFound
 	}
-	state, c := e.status().State, r.container(e.rec.Spec, e.rec.PID)
+	state, c, proc := e.status().State, r.container(e.rec.Spec, e.rec.PID), e.proc
 	r.mu.Unlock()
 	if state != container.Running {
 		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
 	}
 	code, err := r.engine.Exec(ctx, c, x)
 	if err != nil {
-		r.reapOrphans(id) // crun leaves what it could not execute: with that in its namespace the container could not end
+		r.reapOrphans(id)
+		go r.reapLater(id, proc)
 	}
 	return code, err
+}
+
+// reapLater collects what an exec that failed has left, which may end only now: crun does not wait for what it could not execute. With that in its namespace the
+// container could not end.
+func (r *Runtime) reapLater(id string, proc *Process) {
+	for wait := 5 * time.Millisecond; wait < 2*time.Second && r.adopts; wait *= 2 {
+		select {
+		case <-proc.done:
+			return
+		case <-proc.closed:
+			return
+		case <-time.After(wait):
+			r.reapOrphans(id)
+		}
+	}
 }
 
 // Destroy removes every container of this instance, also those that only a crash left.
