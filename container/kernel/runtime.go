@@ -755,7 +755,8 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	return nil
 }
 
-// reapOrphans is of use to a process that adopts; see Options. They are of one container, or "" of any.
+// reapOrphans is of use to a process that adopts; see Options. They are of one container, which may run on, or "" of any. Of one they are those of its namespace of
+// processes: outside of it may be the launcher of an Exec, in the same group of version 2, for which Exec waits.
 func (r *Runtime) reapOrphans(id string) {
 	if !r.adopts {
 		return
@@ -768,7 +769,7 @@ func (r *Runtime) reapOrphans(id string) {
 		}
 	}
 	r.mu.Unlock()
-	reapOrphans(r.CgroupPath(id), func(pid int) bool { return held[pid] })
+	reapOrphans(r.CgroupPath(id), func(pid int) bool { return held[pid] || id != "" && !inside(pid) })
 }
 
 // logOf is the name of a container's log.
