@@ -388,17 +388,14 @@ func (r *Runtime) keep(e *entry, rec record, proc *Process) (err error) {
 		err = rec.write(r.Bundle(rec.Spec.ID))
 	}
 	r.mu.Unlock()
-	if err != nil {
+	if proc == nil {
 		return err
 	}
-	if proc == nil {
-		return nil
-	}
-	if r.machine != nil {
+	if r.machine != nil && err == nil {
 		r.machine.Watch(r.container(rec.Spec, rec.PID))
 	}
-	go r.watch(e, proc)
-	return nil
+	go r.watch(e, proc) // also one that could not be recorded: who removes it waits for its end
+	return err
 }
 
 // watch waits for the end of a container's process and records it.

@@ -2,9 +2,11 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -61,5 +63,23 @@ func TestOrphansOfAContainerAreOfItsNamespace(t *testing.T) {
 		if err := c.Wait(); err == nil != own {
 			t.Errorf("orphans of %q: %v; want its own parent to collect it: %v", id, err, own)
 		}
+	}
+}
+
+// What could not be recorded is removed next, and that waits for its end.
+func TestAProcessIsWatchedThoughItsRecordCannotBeWritten(t *testing.T) {
+	r := of(t)
+	c, end := child(t)
+	p, _, err := OpenProcess(c.Process.Pid, 0)
+	must(t, err)
+	rec := record{Spec: container.Spec{ID: "a"}, Phase: phaseRunning}
+	if err := r.keep(&entry{}, rec, p); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("%v: want no directory %s", err, filepath.Dir(r.Bundle("a")))
+	}
+	must(t, end.Close())
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		t.Error("nobody notices its end")
 	}
 }
