@@ -688,6 +688,9 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 		return -1, container.ErrNotFound
 	}
 	state, c, proc := e.status().State, r.container(e.rec.Spec, e.rec.PID), e.proc
+	if e.rec.Phase == phaseStarting { // its process may still prepare itself: nothing of the image runs beside that
+		state = container.Created
+	}
 	r.mu.Unlock()
 	if state != container.Running {
 		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)

@@ -83,3 +83,28 @@ func TestAProcessIsWatchedThoughItsRecordCannotBeWritten(t *testing.T) {
 		t.Error("nobody notices its end")
 	}
 }
+
+type noEngine struct {
+	Engine
+	execs int
+}
+
+func (e *noEngine) Exec(context.Context, Container, container.ExecSpec) (int, error) {
+	e.execs++
+	return 0, nil
+}
+
+// A process that is being started may still be ours, with something of the host open, and its container half-made.
+func TestNothingRunsInAContainerThatIsBeingStarted(t *testing.T) {
+	r, engine := of(t), &noEngine{}
+	r.engine = engine
+	p := &Process{pid: 1, done: make(chan struct{})}
+	for phase, want := range map[phase]int{phaseCreated: 0, phaseStarting: 0, phaseRunning: 1} {
+		engine.execs = 0
+		r.containers["a"] = &entry{rec: record{Spec: container.Spec{ID: "a"}, Phase: phase}, proc: p}
+		_, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"true"}})
+		if engine.execs != want || errors.Is(err, container.ErrState) != (want == 0) {
+			t.Errorf("%s: %d runs, %v", phase, engine.execs, err)
+		}
+	}
+}
