@@ -32,12 +32,16 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	var mu sync.Mutex
 	over := false
 	watch := time.AfterFunc(s.within, func() { cancel(s.stuck(r, sent.Load())) })
-	taken := func(n int) {
+	taken := func(n int, err error) {
 		sent.Add(int64(n))
+		within := s.within
+		if err != nil { // the end: for as long the next one waits for the response, which is no fault of the reading
+			within *= 2
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if !over { // who has answered need not read on
-			watch.Reset(s.within)
+			watch.Reset(within)
 		}
 	}
 	defer func() {
@@ -81,12 +85,12 @@ func (s sender) stuck(r *http.Request, sent int64) error {
 // sentBody tells how much is taken of it.
 type sentBody struct {
 	io.ReadCloser
-	taken func(n int)
+	taken func(n int, err error)
 }
 
 func (b sentBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
-	b.taken(n)
+	b.taken(n, err)
 	return n, err
 }
 

@@ -27,6 +27,7 @@ func taking(t *testing.T, take func(r *http.Request)) string {
 			w.Header().Set("Location", "/v2/nf/big/blobs/uploads/1")
 			w.WriteHeader(http.StatusAccepted)
 		case http.MethodPut:
+			take(r)
 			w.WriteHeader(http.StatusCreated)
 		}
 	}))
@@ -81,6 +82,23 @@ func TestARegistryThatReadsSlowly(t *testing.T) {
 	begin := time.Now()
 	if _, err := s.Push(t.Context(), "big:1", at+"/nf/big:1", RemoteOptions{idle: idle}); err != nil || time.Since(begin) < idle {
 		t.Errorf("%v after %v: want a push of more than %v", err, time.Since(begin), idle)
+	}
+}
+
+// A registry that reads all and does not answer has not stopped reading.
+func TestARegistryThatReadsAndDoesNotAnswer(t *testing.T) {
+	s := with(t, "big:1", bigImage(t, 1, 1<<20))
+	over := make(chan struct{})
+	defer close(over)
+	at := taking(t, func(r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			<-over
+		}
+	})
+	_, err := s.Push(t.Context(), "big:1", at+"/nf/big:1", RemoteOptions{idle: time.Second})
+	if err == nil || errors.Is(err, errStuck) || !strings.Contains(err.Error(), at+" does not answer in time") {
+		t.Errorf("%v: want that it does not answer", err)
 	}
 }
 
