@@ -30,11 +30,14 @@ func post(ctx context.Context, socket, kind string, body []byte) error {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	request := fmt.Appendf(nil, "POST / HTTP/1.0\r\nHost: weir\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", kind, len(body), body)
-	if _, err := c.Write(request); err != nil {
-		return fmt.Errorf("post to %s: %w", socket, errors.Join(err, ctx.Err()))
-	}
+	_, unsent := c.Write(request)
 	answer, err := io.ReadAll(io.LimitReader(c, maxAnswer))
-	if err != nil {
+	switch {
+	case len(answer) > 0 && ctx.Err() == nil: // who refuses a part need not take the rest
+		return refusal(answer)
+	case unsent != nil:
+		return fmt.Errorf("post to %s: %w", socket, errors.Join(unsent, ctx.Err()))
+	case err != nil:
 		return fmt.Errorf("answer of %s: %w", socket, errors.Join(err, ctx.Err()))
 	}
 	return refusal(answer)

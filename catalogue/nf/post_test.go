@@ -62,6 +62,19 @@ func TestPost(t *testing.T) {
 	}
 }
 
+// A platform that takes a part of too much says so, and the function hears it.
+func TestPostOfTooMuch(t *testing.T) {
+	socket := postbox(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<10)); err != nil {
+			http.Error(w, "want at most 1 KiB", http.StatusRequestEntityTooLarge)
+		}
+	})
+	const want = "answer 413 Request Entity Too Large: want at most 1 KiB"
+	if err := post(t.Context(), socket, "text/plain", make([]byte, 4<<20)); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // A platform that does not answer, or answers nonsense, is given up in time.
 func TestPostIsGivenUp(t *testing.T) {
 	began := time.Now()
