@@ -173,15 +173,14 @@ func (h *Home) resources(s container.Spec) *specs.LinuxResources {
 // Setting is one file of a cgroup that an engine sets.
 type Setting struct {
 	Controller, File, Value string
-	V2                      bool // a group of version 2
 }
 
 // devices of cgroups of version 1: a container may make any node, and use these.
 var devices = []Setting{
-	{"devices", "devices.deny", "a", false}, {"devices", "devices.allow", "c *:* m", false}, {"devices", "devices.allow", "b *:* m", false},
-	{"devices", "devices.allow", "c 1:3 rwm", false}, {"devices", "devices.allow", "c 1:5 rwm", false}, {"devices", "devices.allow", "c 1:7 rwm", false},
-	{"devices", "devices.allow", "c 1:8 rwm", false}, {"devices", "devices.allow", "c 1:9 rwm", false}, {"devices", "devices.allow", "c 5:0 rwm", false},
-	{"devices", "devices.allow", "c 5:2 rwm", false}, {"devices", "devices.allow", "c 136:* rwm", false},
+	{"devices", "devices.deny", "a"}, {"devices", "devices.allow", "c *:* m"}, {"devices", "devices.allow", "b *:* m"},
+	{"devices", "devices.allow", "c 1:3 rwm"}, {"devices", "devices.allow", "c 1:5 rwm"}, {"devices", "devices.allow", "c 1:7 rwm"},
+	{"devices", "devices.allow", "c 1:8 rwm"}, {"devices", "devices.allow", "c 1:9 rwm"}, {"devices", "devices.allow", "c 5:0 rwm"},
+	{"devices", "devices.allow", "c 5:2 rwm"}, {"devices", "devices.allow", "c 136:* rwm"},
 }
 
 // Settings are a container's own limits, those of Config's resources, file by file; and in cgroups of version 1 the devices that it may use.
@@ -195,7 +194,7 @@ func (h *Home) Settings(s container.Spec) (out []Setting) {
 		if t.v2 {
 			file = strings.TrimSuffix(c.v2, ".effective") // what is asked for, not what is given
 		}
-		out = append(out, Setting{c.controller, file, c.want, t.v2})
+		out = append(out, Setting{c.controller, file, c.want})
 	}
 	if t, ok := h.hierarchyOf("devices"); ok && !t.v2 {
 		out = append(out, devices...)
