@@ -1,13 +1,17 @@
 package kernel
 
 import (
+	"os/exec"
+	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // PerFile keeps what was found out about programs, such as their versions, while their files stay the same: to start one takes 10 ms and more, and some are asked
-// about for each of hundreds of variants. Errors are not kept.
+// about for each of hundreds of variants. Errors are not kept. A script
+// is its own file alone, whatever it executes.
 type PerFile[T any] struct {
 	mu    sync.Mutex
 	known map[identity]T
@@ -45,4 +49,15 @@ func (p *PerFile[T]) Of(path string, ask func() (T, error)) (T, error) {
 	}
 	p.known[id] = v
 	return v, nil
+}
+
+// FirstLine that a program prints. What it has started and left does not hold us up.
+func FirstLine(cmd *exec.Cmd) (string, error) {
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line), nil
 }

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -76,6 +77,8 @@ type entry struct {
 	rec  record
 	proc *Process // nil: no process known
 	gone bool     // deleted: whoever waited for turn looks again
+
+	reaping atomic.Bool // reapLater runs
 }
 
 // New opens an engine's containers of an instance: it takes over those that run and removes what a crash left half-made. Errors say what is wrong, not
@@ -698,7 +701,12 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 	code, err := r.engine.Exec(ctx, c, x)
 	if err != nil {
 		r.reapOrphans(id)
-		go r.reapLater(id, proc)
+		if e.reaping.CompareAndSwap(false, true) {
+			go func() {
+				defer e.reaping.Store(false)
+				r.reapLater(id, proc)
+			}()
+		}
 	}
 	return code, err
 }

@@ -126,6 +126,8 @@ func missing(o Options, looked error) error {
 	return err
 }
 
+const versionTimeout = 10 * time.Second
+
 // answers are what QEMU's programs say of themselves.
 var answers kernel.PerFile[string]
 
@@ -138,9 +140,9 @@ func About(ctx context.Context, o Options) container.About {
 		return a
 	}
 	a.Version, _ = answers.Of(qemu, func() (string, error) {
-		out, err := exec.CommandContext(ctx, qemu, "--version").Output()
-		line, _, _ := strings.Cut(string(out), "\n")
-		return line, err
+		ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+		defer cancel()
+		return kernel.FirstLine(exec.CommandContext(ctx, qemu, "--version"))
 	})
 	a.Note = Emulated + " (tcg): there is no /dev/kvm"
 	if _, err := os.Stat("/dev/kvm"); err == nil {

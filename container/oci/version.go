@@ -54,7 +54,9 @@ func checkVersion(ctx context.Context, cli string) (version, warning string, err
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	v, err := versions.Of(cli, func() (said, error) {
-		out, err := exec.CommandContext(ctx, cli, "--version").Output()
+		cmd := exec.CommandContext(ctx, cli, "--version")
+		cmd.WaitDelay = time.Second // what it has started and left does not hold us up
+		out, err := cmd.Output()
 		if err != nil {
 			return said{}, fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
 		}

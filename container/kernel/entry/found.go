@@ -45,9 +45,7 @@ func (p Program) Look(ctx context.Context) (container.About, string) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	line, err := lines.Of(path, func() (string, error) {
-		out, err := exec.CommandContext(ctx, path, p.Version...).Output()
-		line, _, _ := strings.Cut(string(out), "\n")
-		return strings.TrimSpace(line), err
+		return kernel.FirstLine(exec.CommandContext(ctx, path, p.Version...))
 	})
 	if a.Version, a.Missing = p.Judge(line); err != nil {
 		a.Missing = fmt.Sprintf("%s %s: %v", p.Name, strings.Join(p.Version, " "), err)
