@@ -148,7 +148,7 @@ func weightsOf(t *testing.T, list []Processor) int {
 	if err != nil || !ok {
 		t.Fatalf("no cpu controller: %v", err)
 	}
-	file, one := tree.weight(1)
+	file, one := tree.weight(weightOf)
 	unit, err := strconv.Atoi(one)
 	if err != nil {
 		t.Fatal(err)
