@@ -8,8 +8,6 @@ import (
 	"weir.dev/weir/catalogue/nf"
 )
 
-const tellEvery = 5 * time.Second
-
 // numbers for the platform's metrics.
 func numbers(t *table, log *logger, r *ring, rs *readers) *nf.Numbers {
 	var n nf.Numbers
@@ -70,7 +68,7 @@ func (t *teller) at(now time.Time, numbers func() *nf.Numbers) {
 	if now.Before(t.next) {
 		return
 	}
-	t.next = now.Add(tellEvery)
+	t.next = now.Add(nf.TellEvery)
 	select {
 	case t.waiting <- numbers():
 	default:

@@ -114,12 +114,12 @@ func TestTellerDoesNotWait(t *testing.T) {
 		tell.at(now, func() *nf.Numbers { made++; return &nf.Numbers{} })
 	}
 	at(0)
-	if at(tellEvery - 1); made != 1 {
-		t.Errorf("%d times in less than %s", made, tellEvery)
+	if at(nf.TellEvery - 1); made != 1 {
+		t.Errorf("%d times in less than %s", made, nf.TellEvery)
 	}
 	began := time.Now()
 	for range 100 {
-		at(tellEvery)
+		at(nf.TellEvery)
 	}
 	if took := time.Since(began); took > time.Second/2 {
 		t.Errorf("it waited %s for a platform that does not answer", took)
@@ -129,7 +129,7 @@ func TestTellerDoesNotWait(t *testing.T) {
 		status.Store(code)
 		for range 3 {
 			before := requests.Load()
-			at(tellEvery)
+			at(nf.TellEvery)
 			rig.Eventually(t, "numbers come", func() bool { return requests.Load() > before })
 		}
 	}

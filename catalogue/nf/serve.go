@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// look is how often the files and the counters are looked at, tellEvery how often numbers are told.
-const (
-	look      = 2 * time.Second
-	tellEvery = 5 * time.Second
-)
+// look is how often the files and the counters are looked at.
+const look = 2 * time.Second
+
+// TellEvery is how often functions tell numbers.
+const TellEvery = 5 * time.Second
 
 // Work is what a function does while it forwards. Its functions are called one after the other.
 type Work struct {
@@ -80,7 +80,7 @@ func (w Work) attend(ctx context.Context, told Signals) {
 	d := &duty{Work: w, start: told.start, seen: told.seen}
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	tell := time.NewTicker(tellEvery)
+	tell := time.NewTicker(TellEvery)
 	defer tell.Stop()
 	d.tell(ctx)
 	for {

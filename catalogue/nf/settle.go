@@ -139,7 +139,7 @@ func (r Rewrite) words() string {
 
 // RewriteAt is PassAt for a frame, as it came, of a flow that is handed on rewritten: the switch rewrites its further frames.
 func (s *Settler) RewriteAt(d Dir, frame []byte, r Rewrite) {
-	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 {
+	if f, ok := flowOf(frame); ok && f.proto != "icmp" && f.flags&(SYN|FIN|RST) == 0 && r.To.IsValid() { // else it would pass as it is
 		s.sayOf(f, verdict{way: onlyAt(d), rewrite: r}, time.Time{})
 	}
 }

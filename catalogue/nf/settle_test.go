@@ -257,3 +257,27 @@ func BenchmarkSettle(b *testing.B) {
 		})
 	}
 }
+
+// A flow that is to be rewritten to nothing is not settled: it would pass as it is.
+func TestARewriteToNothingSettlesNothing(t *testing.T) {
+	s := NewSettler(filepath.Join(t.TempDir(), "none"), slog.New(slog.DiscardHandler))
+	defer s.Close()
+	said := func() (n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range s.recent {
+			if r != (recent{}) {
+				n++
+			}
+		}
+		return n
+	}
+	s.RewriteAt(Up, tcpFrame("", ACK), Rewrite{End: Source})
+	if n := said(); n != 0 {
+		t.Errorf("%d flows are settled", n)
+	}
+	s.RewriteAt(Up, tcpFrame("", ACK), Rewrite{End: Source, To: netip.MustParseAddrPort("10.9.0.100:4000")})
+	if n := said(); n != 1 {
+		t.Errorf("%d flows are settled, want 1", n)
+	}
+}

@@ -36,7 +36,6 @@ type http1 struct {
 	now    pending // the request that is answered
 	lines  int     // in buf, of a header
 	junk   int     // bytes to look at for a status line, of an answer without one
-	fields []field // of the header that was read last
 	host   host    // that was asked last
 }
 
@@ -46,7 +45,7 @@ type host struct {
 	names []string
 }
 
-const maxKnown = 256 // bytes of a host that is kept
+const maxKnown = 64 // bytes of a host that is kept: no budget counts them
 
 type h1state int
 
@@ -276,8 +275,7 @@ func (h *http1) header(text string) (first string, fields []field, err error) {
 		return "", nil, malformed("first line %s", quoted(first))
 	}
 	folds := 0
-	fields = h.fields[:0]
-	defer func() { h.fields = fields }()
+	fields = make([]field, 0, 16)
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r")
 		if line == "" {
