@@ -10,8 +10,7 @@ import (
 )
 
 // PerFile keeps what was found out about programs, such as their versions, while their files stay the same: to start one takes 10 ms and more, and some are asked
-// about for each of hundreds of variants. Errors are not kept. A script
-// is its own file alone, whatever it executes.
+// about for each of hundreds of variants. Errors are not kept. A script is its own file alone, whatever it executes.
 type PerFile[T any] struct {
 	mu    sync.Mutex
 	known map[identity]T

@@ -44,7 +44,7 @@ type Kind struct {
 	Skbs, Frames bool
 	// Process: it forwards in a process of its own, not on the CPU where a frame enters.
 	Process bool
-	// Kernel: what it is compared with does; it has no process.
+	// Kernel: it has no process, though what it is compared with has one (Process).
 	Kernel bool
 	// Polls is how many threads on a path never wait for frames: each wants a processor of its own. nil: none.
 	Polls func(l Layout) int
