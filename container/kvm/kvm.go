@@ -1,7 +1,7 @@
 // Package kvm runs functions in virtual machines, by QEMU: an engine of package kernel whose processes are machines. See DESIGN.md.
 //
 // It owns, besides what package kernel does, INSTANCE.Root/kvm/system (the kernel and what all machines have in common), INSTANCE.Root/kvm/roots (the file
-// systems of images), and the taps that its machines have in the network namespaces of their functions, which go with the machine.
+// systems of images), INSTANCE.Root/kvm/templates (machines that have booted), and the taps that its machines have in the network namespaces of their functions, which go with the machine.
 package kvm
 
 import (
@@ -81,6 +81,10 @@ type Engine struct {
 	system  *system
 	shape   *shape
 
+	copying sync.Mutex      // held while a template is looked for or made
+	untried map[string]bool // templates that are of no use here
+	alone   bool            // machines boot, each by itself
+
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
 	lines   map[string]*line
@@ -97,13 +101,19 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), lines: map[string]*line{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), lines: map[string]*line{}, untried: map[string]bool{}}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("virtual machines: %w", err)
+	}
+	if o.Adopt {
+		if err := e.endStray(ctx); err != nil {
+			r.Close()
+			return nil, fmt.Errorf("virtual machines: %w", err)
+		}
 	}
 	return &Runtime{r, e}, nil
 }
@@ -157,10 +167,13 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		return err
 	}
 	root := r.engine.home.Root()
+	if err := r.engine.endStray(ctx); err != nil {
+		return err
+	}
 	r.engine.making.Lock()
 	defer r.engine.making.Unlock()
 	r.engine.system = nil
-	for _, dir := range []string{r.engine.systemDir(), r.engine.roots().dir, r.engine.trialFile()} {
+	for _, dir := range []string{r.engine.systemDir(), r.engine.roots().dir, r.engine.templates(), r.engine.trialFile()} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("destroy virtual machines: %w", err)
 		}
@@ -250,29 +263,64 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		}
 		defer closeAll(ports)
 	}
-	sockets, err := e.writeConfig(c, ports)
+	limits := e.home.LimitsOf(c.Spec)
+	from, err := e.template(ctx, sys, shape, limits.Memory, processors(limits), len(ports))
 	if err != nil {
 		return err
 	}
-	cmd, err := e.begin(c, sys, shape, ports, log)
-	if err != nil {
-		return err
-	}
-	if err = e.boot(ctx, c, cmd.Process.Pid, sockets, run); err != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		e.forget(c.ID)
-		if ctx.Err() != nil {
-			return ctx.Err()
+	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
+	if from != nil && errors.Is(err, errNotUp) {
+		why := err
+		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, idsLink, controlSocket, qmpSocket} {
+			_ = os.Remove(filepath.Join(c.Bundle, name))
 		}
-		return err
+		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
+			e.useless(from, why)
+		}
 	}
-	pid := cmd.Process.Pid
-	if err := cmd.Process.Release(); err != nil { // package kernel waits for it
+	if err != nil {
 		return err
 	}
 	return made(pid, true)
 }
+
+// bootFrom has a machine come up, from a template or, with nil, by itself.
+func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool) (int, error) {
+	sockets, err := e.writeConfig(c, from, ports)
+	if err != nil {
+		return 0, err
+	}
+	cmd, err := e.begin(c, sys, s, from, ports, log)
+	if err != nil {
+		return 0, err
+	}
+	if from != nil {
+		err = from.continues(ctx, c.Bundle)
+	}
+	if err == nil {
+		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		e.forget(c.ID)
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		return 0, err
+	}
+	pid := cmd.Process.Pid
+	return pid, cmd.Process.Release() // package kernel waits for it
+}
+
+// errNotUp is of a machine that has not answered.
+var errNotUp = errors.New("the virtual machine has not come up")
+
+// notUp is an error of such a machine, in its own words.
+type notUp struct{ error }
+
+func (notUp) Is(target error) bool { return target == errNotUp }
+func (n notUp) Unwrap() error      { return n.error }
 
 // boot waits for the machine.
 func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
@@ -288,9 +336,9 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	state, err := e.comesUp(ctx, l, pid)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return e.explain(c, fmt.Errorf("the virtual machine has not come up in %v", e.boots))
+		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
 	case err != nil:
-		return e.explain(c, err)
+		return e.explain(c, notUp{err})
 	case state.Error != "":
 		return errors.New(printable(state.Error))
 	case !run:
@@ -431,7 +479,7 @@ func (e *Engine) Find(ctx context.Context, c kernel.Container) (kernel.Found, er
 		return kernel.Found{State: container.Stopped}, nil
 	}
 	var status struct{ Running bool }
-	if err := ask(ctx, c.Bundle, "query-status", &status); err != nil || !status.Running {
+	if err := ask(ctx, c.Bundle, &status, question{Execute: "query-status"}); err != nil || !status.Running {
 		return kernel.Found{}, ctx.Err()
 	}
 	l, err := e.line(ctx, c)

@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"bytes"
+	"crypto/rand"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/moby/sys/capability"
 	"golang.org/x/sys/unix"
@@ -34,7 +36,7 @@ import (
 var configLimits = erofs.Limits{Files: 10_000, Bytes: 64 << 20}
 
 // writeConfig makes the disk that tells the machine what it is to be, and returns the sockets of ours that it can reach.
-func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error) {
+func (e *Engine) writeConfig(c kernel.Container, from *template, ports []*port) ([]string, error) {
 	limits := e.home.LimitsOf(c.Spec)
 	m := channel.Machine{
 		Hostname: c.ID, ReadOnly: c.ReadOnly, Dir: c.Dir, UID: c.UID, GID: c.GID, PIDs: limits.PIDs, Forwarder: c.Forwarder,
@@ -45,6 +47,12 @@ func (e *Engine) writeConfig(c kernel.Container, ports []*port) ([]string, error
 	}
 	for _, p := range ports {
 		m.Links = append(m.Links, channel.Link{MAC: p.mac.String(), Name: p.name, MTU: p.mtu})
+	}
+	if from != nil {
+		m.Seed, m.Now = make([]byte, 64), time.Now().UnixNano()
+		if _, err := rand.Read(m.Seed); err != nil {
+			return nil, err
+		}
 	}
 	copies, copied := erofs.Dir(channel.MountsDir), marks{}
 	for i, mount := range c.Mounts {
@@ -189,18 +197,22 @@ func (o *opener) close() {
 }
 
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
-func (e *Engine) begin(c kernel.Container, sys system, s shape, ports []*port, log *os.File) (*exec.Cmd, error) {
+// With a template it goes on where that was.
+func (e *Engine) begin(c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File) (*exec.Cmd, error) {
 	o := opener{dir: c.Bundle}
 	defer o.close()
 	limits := e.home.LimitsOf(c.Spec)
 	var q command
-	q.basis(s, limits.Memory, processors(limits), o.keep(memory(limits.Memory)))
-	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile))
-	q.disk(s, channel.DiskModules, o.read(sys.modules()))
-	q.disk(s, channel.DiskRoot, o.read(filepath.Join(c.Bundle, "root")))
-	q.disk(s, channel.DiskConfig, o.read(filepath.Join(c.Bundle, configFile)))
-	q.lines(s, o.listens(controlSocket), o.listens(qmpSocket), log)
-	q.add("-device", s.device("balloon")+",free-page-reporting=on,deflate-on-oom=on")
+	extra := []string{}
+	if from != nil {
+		q.add("-incoming", "defer")
+		extra = append(extra, channel.Template)
+	}
+	ram := o.keep(memory(limits.Memory))
+	q.basis(s, limits.Memory, processors(limits), ram)
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
+	q.devices(s, o.read(sys.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
+		o.listens(controlSocket), o.listens(qmpSocket), log)
 	for i, p := range ports {
 		q.netdev(s, i, p)
 	}
@@ -212,7 +224,10 @@ func (e *Engine) begin(c kernel.Container, sys system, s shape, ports []*port, l
 	if err != nil {
 		return nil, err
 	}
-	return e.run(c.Spec, user, q, words)
+	if from == nil {
+		return e.run(c.Spec, user, q, words, nil)
+	}
+	return e.run(c.Spec, user, q, words, func() error { return from.fill(ram) })
 }
 
 // memory is a machine's, as a file without a name: of small pages, so that what the machine has not touched, or has given back, is not there.
@@ -228,15 +243,15 @@ func memory(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// run starts QEMU as a user.
-func (e *Engine) run(s container.Spec, user uint32, q command, words *os.File) (*exec.Cmd, error) {
+// run starts QEMU as a user, once before has been called in the groups of the container, as far as a thread can be in them; nil: nothing is to be done.
+func (e *Engine) run(s container.Spec, user uint32, q command, words *os.File, before func() error) (*exec.Cmd, error) {
 	args := kernel.Bounded(e.qemu, q.args...)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = []string{}, "/", words, words, q.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true, Credential: &syscall.Credential{Uid: user, Gid: user, Groups: kvmGroup()}, Cloneflags: unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
-	if err := e.home.StartIn(s, s.Netns, cmd); err != nil {
+	if err := e.home.StartIn(s, s.Netns, cmd, before); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w (util-linux has prlimit)", err)
 	}
 	return cmd, nil

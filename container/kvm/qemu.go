@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -105,17 +106,31 @@ func (c *command) disk(s shape, serial string, f *os.File) {
 
 // netdev is an interface of the machine.
 func (c *command) netdev(s shape, i int, p *port) {
-	id := "net" + strconv.Itoa(i)
-	backend := "tap,id=" + id + ",fd=" + strconv.Itoa(c.fd(p.tap))
+	backend := "tap,fd=" + strconv.Itoa(c.fd(p.tap))
 	if p.vhost != nil && s.Accel == "kvm" {
 		backend += ",vhost=on,vhostfd=" + strconv.Itoa(c.fd(p.vhost))
 	}
 	for _, f := range p.hold {
 		c.fd(f)
 	}
+	c.interfaceOf(s, backend, i, p.mac, p.mtu)
+}
+
+// devices are those that every machine has besides its interfaces.
+func (c *command) devices(s shape, modules, root, config, control, qmp, log *os.File) {
+	c.disk(s, channel.DiskModules, modules)
+	c.disk(s, channel.DiskRoot, root)
+	c.disk(s, channel.DiskConfig, config)
+	c.lines(s, control, qmp, log)
+	c.add("-device", s.device("balloon")+",free-page-reporting=on,deflate-on-oom=on")
+}
+
+// interfaceOf a machine, at a backend of QEMU's.
+func (c *command) interfaceOf(s shape, backend string, i int, mac net.HardwareAddr, mtu int) {
+	id := "net" + strconv.Itoa(i)
 	// No filter of VLANs: a function sees what a veth would show it. No word of the link's state: it is up from the beginning. A kernel that has to ask for it takes the
 	// interface to be down at first, up to a second long, and a bridge in the machine does not forward meanwhile.
-	c.add("-netdev", backend, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off,status=off", s.device("net"), id, p.mac, p.mtu))
+	c.add("-netdev", backend+",id="+id, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off,status=off", s.device("net"), id, mac, mtu))
 }
 
 // lines are those between the machine and us.

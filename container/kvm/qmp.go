@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -17,33 +20,52 @@ const (
 	maxReply = 64 << 10
 )
 
-// ask has a machine's QEMU execute one command of its monitor (QMP), and reads the answer into out. The monitor serves one client at a time and stays:
-// each question is a connection of its own, so a new process of ours asks as the former one did.
-func ask(ctx context.Context, bundle, command string, out any) error {
+// question is a command of QEMU's monitor.
+type question struct {
+	Execute   string         `json:"execute"`
+	Arguments map[string]any `json:"arguments,omitempty"`
+	file      *os.File       // handed over with it
+}
+
+// ignoresShared leaves the memory out of a machine's state: it is in a file.
+var ignoresShared = question{Execute: "migrate-set-capabilities", Arguments: map[string]any{"capabilities": []any{map[string]any{"capability": "x-ignore-shared", "state": true}}}}
+
+// ask has a machine's QEMU execute commands of its monitor (QMP), one after the other, and reads the answer to the last one into out; nil: it is not wanted. The monitor
+// serves one client at a time and stays: each call is a connection of its own, so a new process of ours asks as the former one did.
+func ask(ctx context.Context, bundle string, out any, commands ...question) error {
 	ctx, cancel := context.WithTimeout(ctx, qmpIn)
 	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(bundle, qmpSocket))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(bundle, qmpSocket))
 	if err != nil {
 		return fmt.Errorf("QEMU's monitor: %w", err)
 	}
-	defer c.Close()
+	defer conn.Close()
+	c := conn.(*net.UnixConn)
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(deadline)
 	}
 	r := bufio.NewReader(io.LimitReader(c, maxReply))
-	for _, name := range []string{"qmp_capabilities", command} {
-		if _, err := fmt.Fprintf(c, "{\"execute\":%q}\n", name); err != nil {
-			return fmt.Errorf("QEMU's monitor: %s: %w", name, err)
+	var answer json.RawMessage
+	for _, q := range append([]question{{Execute: "qmp_capabilities"}}, commands...) {
+		text, err := json.Marshal(q)
+		if err == nil {
+			var rights []byte
+			if q.file != nil {
+				rights = unix.UnixRights(int(q.file.Fd()))
+			}
+			_, _, err = c.WriteMsgUnix(append(text, '\n'), rights, nil)
 		}
-		answer, err := reply(r)
+		if err == nil {
+			answer, err = reply(r)
+		}
 		if err != nil {
-			return fmt.Errorf("QEMU's monitor: %s: %w", name, err)
-		}
-		if name == command {
-			return json.Unmarshal(answer, out)
+			return fmt.Errorf("QEMU's monitor: %s: %w", q.Execute, err)
 		}
 	}
-	return nil
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, out)
 }
 
 // reply reads up to a command's answer; greetings and events come in between.

@@ -12,9 +12,12 @@ type Machine struct {
 	FileBytes    uint64   // of a file at most; 0 no limit
 	Modules      []string // loaded before the program starts, as far as the kernel has them
 	Links        []Link
-	Forwarder    string // Wire: frames go from the interface in to the interface out, and back; "" the program sees to it
-	Mounts       []Mount
-	Sockets      []Socket
+	// Seed is for the kernel's random numbers, and Now the time in nanoseconds since 1970, of a machine made from a template: it has those of its template. Empty, 0: of another.
+	Seed      []byte `json:",omitempty"`
+	Now       int64  `json:",omitempty"`
+	Forwarder string // Wire: frames go from the interface in to the interface out, and back; "" the program sees to it
+	Mounts    []Mount
+	Sockets   []Socket
 }
 
 // Wire hands each frame on, by a bridge. Its ports are the interfaces In and Out.
@@ -64,8 +67,16 @@ const (
 	BootModules = "/boot" // in the initial file system, in order of their names: those without which no disk is found
 )
 
-// Trial on the kernel's command line has a machine end as soon as it has come to process 1.
-const Trial = "weir.trial"
+// Words on the kernel's command line.
+const (
+	Trial = "weir.trial" // the machine ends as soon as it has come to process 1
+	// Template: the machine loads what it will need, writes TemplateReady to the ExitLine, and goes on when its disks are larger than one sector: those of a template
+	// are not.
+	Template = "weir.template"
+)
+
+// TemplateReady tells that a machine can be a template from now on.
+const TemplateReady = "ready"
 
 // Ports, by their names, and the serial line on which a machine writes its Exit when it ends.
 const (

@@ -41,6 +41,7 @@ type machine struct {
 	children
 	*link
 	program program
+	copied  bool // it was a template once, and others are copies of that, too
 }
 
 // run comes back when the program has ended, or when something cannot be done.
@@ -48,8 +49,15 @@ func (m *machine) run() channel.Exit {
 	if err := kernelFiles(); err != nil {
 		return channel.Exit{Code: 125, Error: err.Error()}
 	}
-	if text, _ := os.ReadFile("/proc/cmdline"); slices.Contains(strings.Fields(string(text)), channel.Trial) {
+	text, _ := os.ReadFile("/proc/cmdline")
+	words := strings.Fields(string(text))
+	switch {
+	case slices.Contains(words, channel.Trial):
 		return channel.Exit{}
+	case slices.Contains(words, channel.Template):
+		if err := m.beTemplate(); err != nil {
+			return channel.Exit{Code: 125, Error: err.Error()}
+		}
 	}
 	if err := m.prepare(); err != nil {
 		return channel.Exit{Code: 125, Error: err.Error()}
@@ -60,7 +68,7 @@ func (m *machine) run() channel.Exit {
 }
 
 func (m *machine) prepare() error {
-	for _, f := range []func() error{bootModules, m.disks, m.expected, m.rootFiles, m.mounts, m.interfaces, m.forwards, m.limits, m.openPorts} {
+	for _, f := range []func() error{m.bootModules, m.disks, m.own, m.expected, m.rootFiles, m.mounts, m.interfaces, m.forwards, m.limits, m.openPorts} {
 		if err := f(); err != nil {
 			return err
 		}
@@ -146,17 +154,25 @@ func (m *machine) disks() error {
 // end writes what came of the program, and switches the machine off.
 func (m *machine) end(e channel.Exit) {
 	m.settle()
-	text, err := json.Marshal(e)
-	if err == nil {
-		f, err := os.OpenFile(channel.ExitLine, os.O_WRONLY|unix.O_NOCTTY, 0)
-		if err == nil {
-			raw(f)
-			_, _ = f.Write(append(text, '\n'))
-			_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // tcdrain
-		}
+	if text, err := json.Marshal(e); err == nil {
+		_ = tell(string(text))
 	}
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // with reboot=t the processor stops, and the machine with it
 	select {}
+}
+
+// tell writes a line to who looks at the machine's last words, and waits until it has left the machine.
+func tell(line string) error {
+	f, err := os.OpenFile(channel.ExitLine, os.O_WRONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	raw(f)
+	if _, err := f.WriteString(line + "\n"); err != nil {
+		return err
+	}
+	return unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // tcdrain
 }
 
 // settle waits until what was written to the log has left the machine. Writing does not wait for that; but a read of a disk is done by the same thread

@@ -11,20 +11,52 @@ import (
 	"weir.dev/weir/container/kvm/channel"
 )
 
-// bootModules loads what finds the disks and the ports.
-func bootModules() error {
-	all, err := os.ReadDir(channel.BootModules) // in order
+// Buses by which a machine may have its devices: modules whose devices are found as soon as they are loaded.
+const (
+	busMMIO = "virtio_mmio"
+	busPCI  = "virtio_pci"
+)
+
+// bootModules loads what finds the disks and the ports. What a template has loaded is there.
+func (m *machine) bootModules() error {
+	if !m.copied {
+		if err := drivers(); err != nil {
+			return err
+		}
+	}
+	return buses()
+}
+
+// drivers loads what knows the devices, but finds none.
+func drivers() error {
+	err := eachBoot(func(name string) bool { return name != busMMIO && name != busPCI })
+	// Free memory is given back in pieces of 16 KiB, not of 2 MiB as the kernel would have it: a small machine has few of those. A kernel that cannot
+	// gives back less.
+	_ = os.WriteFile("/sys/module/page_reporting/parameters/page_reporting_order", []byte("2"), 0)
+	return err
+}
+
+// buses loads what finds the devices.
+func buses() error {
+	pci, _ := os.ReadDir("/sys/bus/pci/devices")
+	return eachBoot(func(name string) bool { return name == busMMIO || name == busPCI && len(pci) > 0 })
+}
+
+// eachBoot loads those of the modules in the initial file system that are wanted, in order.
+func eachBoot(wanted func(name string) bool) error {
+	all, err := os.ReadDir(channel.BootModules)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return wrap("modules", err)
 	}
 	for _, e := range all {
+		_, file, _ := strings.Cut(e.Name(), "-") // NN-NAME.ko
+		if !wanted(strings.TrimSuffix(file, ".ko")) {
+			continue
+		}
 		if err := load(filepath.Join(channel.BootModules, e.Name())); err != nil {
 			return err
 		}
 	}
-	// Free memory is given back in pieces of 16 KiB, not of 2 MiB as the kernel would have it: a small machine has few of those. A kernel that cannot
-	// gives back less.
-	_ = os.WriteFile("/sys/module/page_reporting/parameters/page_reporting_order", []byte("2"), 0)
 	return nil
 }
 

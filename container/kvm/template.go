@@ -1,0 +1,304 @@
+package kvm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kvm/channel"
+)
+
+// template is a machine that has booted as far as all machines like it are alike, kept as its memory and the state of its devices. A machine that goes on from there
+// spares most of a boot, which takes an emulated processor more than a second.
+type template struct{ dir string }
+
+func (t *template) memory() string { return filepath.Join(t.dir, "memory") }
+func (t *template) state() string  { return filepath.Join(t.dir, "state") }
+
+// copied is the shape of machines that are made from templates. A processor of the host's own boots in a fraction of a second; and devices on PCI are found by the
+// kernel before anybody could say when.
+var copied = shape{"tcg", "microvm"}
+
+// templateFormat is to be increased when templates are made otherwise.
+const templateFormat = "1"
+
+// mostTemplates stay after use. Each takes some 50 MB.
+const mostTemplates = 4
+
+// Of a template's interfaces. Those of its copies have their own: a driver begins with a reset, by which they count.
+const templateMTU = 1500
+
+var templateMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
+
+func (e *Engine) templates() string { return filepath.Join(e.home.Root(), "templates") }
+
+// template gives the template of machines with so much memory, so many processors and interfaces: it makes it where there is none. nil: machines boot here, one by one.
+func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64, cpus, links int) (*template, error) {
+	if s != copied || e.alone {
+		return nil, nil
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, templateFormat, e.about(sys), s, memory, cpus, links)
+	t := &template{filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
+	e.copying.Lock()
+	defer e.copying.Unlock()
+	if e.untried[t.dir] {
+		return nil, nil
+	}
+	now := time.Now()
+	if os.Chtimes(t.dir, now, now) == nil {
+		return t, nil
+	}
+	if err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links); err != nil {
+		if ctx.Err() == nil {
+			e.spare(t, err)
+		}
+		return nil, ctx.Err()
+	}
+	return t, e.sweepTemplates()
+}
+
+// spare has machines like these boot from now on, each by itself.
+func (e *Engine) spare(t *template, why error) {
+	e.untried[t.dir] = true
+	_ = os.RemoveAll(t.dir)
+	if e.log != nil {
+		e.log.Warn("virtual machines boot one by one, and not from a template", "because", why)
+	}
+}
+
+// useless is a template from which a machine did not come up.
+func (e *Engine) useless(t *template, why error) {
+	e.copying.Lock()
+	defer e.copying.Unlock()
+	e.spare(t, why)
+}
+
+// Names of what is there while a template is made: its files so far, and the machine's sockets and words.
+const (
+	halfTemplate = ".half"
+	templateDirs = "template-"
+)
+
+// makeTemplate boots a machine with devices that are not used, and keeps what it has become.
+func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, memory int64, cpus, links int) (err error) {
+	half := template{t.dir + halfTemplate}
+	if err := errors.Join(os.RemoveAll(half.dir), os.MkdirAll(half.dir, 0o700)); err != nil {
+		return err
+	}
+	defer os.RemoveAll(half.dir)
+	dir, err := os.MkdirTemp(e.home.Dir(), templateDirs)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "disk"), make([]byte, 512), 0o644); err != nil {
+		return err
+	}
+	o := opener{dir: dir}
+	defer o.close()
+	ram := o.keep(os.OpenFile(half.memory(), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600))
+	state := o.keep(os.OpenFile(half.state(), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600))
+	if o.err != nil {
+		return o.err
+	}
+	if err := errors.Join(ram.Truncate(memory), ram.Chmod(0o666)); err != nil { // QEMU opens it by its number, in a directory that lets nobody through
+		return err
+	}
+	disk := func() *os.File { return o.read(filepath.Join(dir, "disk")) }
+	var q command
+	q.basis(s, memory, cpus, ram)
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Template)
+	q.devices(s, disk(), disk(), disk(), o.listens(controlSocket), o.listens(qmpSocket), o.written("log"))
+	for i := range links {
+		q.interfaceOf(s, fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
+	}
+	words := o.written(wordsFile)
+	if o.err != nil {
+		return o.err
+	}
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
+		defer cancel()
+		err = errors.Join(err, e.home.EndIn(clean, templateID))
+	}()
+	cmd, err := e.run(container.Spec{ID: templateID, Memory: memory}, nobody, q, words, nil)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill(); <-ended }()
+	ctx, cancel := context.WithTimeout(ctx, e.boots)
+	defer cancel()
+	if err := becomesTemplate(ctx, dir, ended); err != nil {
+		return err
+	}
+	if err := saveState(ctx, dir, state); err != nil {
+		return err
+	}
+	if err := ram.Chmod(0o600); err != nil {
+		return err
+	}
+	return os.Rename(half.dir, t.dir)
+}
+
+// templateID is the name of the group in which a template is made; a function's has its number behind.
+const templateID = "weir-template"
+
+// becomesTemplate waits until a machine can be a template.
+func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, exitFile))
+		said := strings.TrimSpace(string(text))
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return err
+		case said == channel.TemplateReady:
+			return nil
+		case strings.HasSuffix(string(text), "\n"):
+			return fmt.Errorf("it ended: %s", printable(said))
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("it ended: %s", printable(tail(dir, wordsFile, 2)+" "+tail(dir, consoleFile, 3)))
+		case <-ctx.Done():
+			return fmt.Errorf("it has not come up: %w: %s", ctx.Err(), printable(tail(dir, consoleFile, 3)))
+		case <-tick.C:
+		}
+	}
+}
+
+// saveState has a machine's QEMU write the state of its devices; the memory is in its file, and stays as it is from then on.
+func saveState(ctx context.Context, dir string, state *os.File) error {
+	if err := ask(ctx, dir, nil, stateIn(state, "migrate")...); err != nil {
+		return err
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var now struct {
+			Status string
+			Desc   string `json:"error-desc"`
+		}
+		if err := ask(ctx, dir, &now, question{Execute: "query-migrate"}); err != nil {
+			return err
+		}
+		switch now.Status {
+		case "completed":
+			return nil
+		case "failed", "cancelled":
+			return fmt.Errorf("QEMU does not tell the state of its devices: %s", printable(now.Desc))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// stateIn are the commands by which QEMU gets a file for the state of a machine's devices, and uses it.
+func stateIn(f *os.File, command string) []question {
+	return []question{
+		ignoresShared, {"getfd", map[string]any{"fdname": "state"}, f},
+		{Execute: "migrate-set-parameters", Arguments: map[string]any{"announce-rounds": 0}}, // nothing is told to the network: the machine does not move
+		{Execute: command, Arguments: map[string]any{"uri": "fd:state"}},
+	}
+}
+
+// continues has a machine take the state of its devices, and go on.
+func (t *template) continues(ctx context.Context, bundle string) error {
+	f, err := os.Open(t.state())
+	if err != nil {
+		return notUp{fmt.Errorf("template: %w", err)}
+	}
+	defer f.Close()
+	if err := ask(ctx, bundle, nil, stateIn(f, "migrate-incoming")...); err != nil {
+		return notUp{fmt.Errorf("template: %w", err)}
+	}
+	return nil
+}
+
+// fill writes the template's memory to that of a machine, as far as there is any.
+func (t *template) fill(ram *os.File) error {
+	from, err := os.Open(t.memory())
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	for at := int64(0); ; {
+		at, err = unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // the rest is a hole
+		}
+		if err != nil {
+			return fmt.Errorf("template: %w", err)
+		}
+		end, err := unix.Seek(int(from.Fd()), at, unix.SEEK_HOLE)
+		if err == nil {
+			_, err = unix.Seek(int(ram.Fd()), at, unix.SEEK_SET)
+		}
+		for err == nil && at < end {
+			var n int
+			if n, err = unix.Sendfile(int(ram.Fd()), int(from.Fd()), &at, int(end-at)); err == nil && n == 0 {
+				err = errors.New("it ended early")
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("template: %w", err)
+		}
+	}
+}
+
+// endStray ends what a process of ours that was killed has left: a template in the making waits for devices for ever.
+func (e *Engine) endStray(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answersIn)
+	defer cancel()
+	err := errors.Join(e.home.EndIn(ctx, trialID), e.home.EndIn(ctx, templateID))
+	half, _ := filepath.Glob(filepath.Join(e.templates(), "*"+halfTemplate))
+	work, _ := filepath.Glob(filepath.Join(e.home.Dir(), templateDirs+"*"))
+	for _, dir := range append(half, work...) {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// sweepTemplates removes all but so many, the longest unused first. A machine that runs needs none.
+func (e *Engine) sweepTemplates() error {
+	entries, err := os.ReadDir(e.templates())
+	if err != nil {
+		return err
+	}
+	var all []fs.FileInfo
+	for _, d := range entries {
+		info, err := d.Info()
+		if err != nil {
+			continue
+		}
+		all = append(all, info)
+	}
+	slices.SortFunc(all, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for i, info := range all {
+		if i >= mostTemplates {
+			if err := os.RemoveAll(filepath.Join(e.templates(), info.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

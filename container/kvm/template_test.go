@@ -1,0 +1,315 @@
+package kvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/container"
+	kit "weir.dev/weir/container/kernel/suite"
+)
+
+// said collects what a runtime warns of.
+type said struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// templated opens a runtime that makes machines from templates; the test is skipped by none: a host of another kind has none to test.
+func templated(t *testing.T) (*Runtime, container.Spec, *said) {
+	t.Helper()
+	r, spec := fresh(t)
+	_, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s != copied {
+		t.Skipf("machines here (%s) are quick without templates", s)
+	}
+	var words said
+	r.engine.log = slog.New(slog.NewTextHandler(&words, nil))
+	return r, spec, &words
+}
+
+// templates that are there, finished.
+func templatesOf(t *testing.T, r *Runtime) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(r.engine.templates(), "*", "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Machines of one template share what it had drawn before: nothing that a program sees may be one of that.
+func TestCopiesAreMachinesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.Args = sh(`busybox head -c 16 /dev/urandom | busybox od -An -tx1 | busybox tr -d ' '; cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id
+busybox grep stack /proc/self/maps; busybox date +%s; cat /proc/sys/kernel/hostname`)
+	var drawn [][]string
+	for range 3 {
+		begun := time.Now()
+		text, st := prints(t, r, spec)
+		ended := time.Now()
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		if st.ExitCode != 0 || len(lines) != 6 {
+			t.Fatalf("it ended with %d and %q", st.ExitCode, lines)
+		}
+		clock, err := strconv.ParseInt(lines[4], 10, 64)
+		if err != nil || clock < begun.Unix()-1 || clock > ended.Unix()+1 {
+			t.Errorf("its clock says %s, begun at %d, ended at %d (%v)", lines[4], begun.Unix(), ended.Unix(), err)
+		}
+		drawn = append(drawn, lines[:4])
+	}
+	for i := range 4 {
+		if drawn[0][i] == drawn[1][i] || drawn[1][i] == drawn[2][i] || drawn[0][i] == drawn[2][i] {
+			t.Errorf("machines of one template drew the same: %q", []string{drawn[0][i], drawn[1][i], drawn[2][i]})
+		}
+	}
+	if all := templatesOf(t, r); len(all) != 1 || words.all() != "" {
+		t.Errorf("templates %q, warnings %q", all, words.all())
+	}
+}
+
+// Machines with other limits or interfaces have templates of their own, and of those only some stay.
+func TestTemplatesAreBounded(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", waiting
+	for i := range mostTemplates + 1 {
+		spec.Memory = minMemory + int64(i)<<20
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(templatesOf(t, r)), min(i+1, mostTemplates); got != want {
+			t.Errorf("%d templates after %d kinds of machines, want %d", got, i+1, want)
+		}
+	}
+	if words.all() != "" {
+		t.Error(words.all())
+	}
+	var held int64
+	for _, file := range templatesOf(t, r) {
+		var st unix.Stat_t
+		if err := unix.Stat((&template{filepath.Dir(file)}).memory(), &st); err != nil {
+			t.Fatal(err)
+		}
+		held = max(held, st.Blocks*512)
+	}
+	t.Logf("a template's memory takes %d MB at most", held>>20)
+	if held == 0 || held > minMemory {
+		t.Errorf("a template's memory takes %d bytes", held)
+	}
+}
+
+// A template that is of no use costs the time of a boot, and nothing else.
+func TestABrokenTemplateIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", sh("echo here; while :; do sleep 1000; done")
+	again := func() {
+		t.Helper()
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "its program runs", func() bool { return logOf(t, r, "a") == "here\n" })
+		if err := r.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again()
+	all := templatesOf(t, r)
+	if len(all) != 1 {
+		t.Fatalf("templates %q", all)
+	}
+	if err := os.WriteFile(all[0], []byte("no state"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if all := templatesOf(t, r); len(all) != 0 || strings.Count(words.all(), "not from a template") != 1 {
+		t.Errorf("templates %q, warnings %q", all, words.all())
+	}
+	again()
+	if n := strings.Count(words.all(), "not from a template"); n != 1 {
+		t.Errorf("%d warnings: %q", n, words.all())
+	}
+}
+
+// The template that a killed daemon was making waits for devices for ever.
+func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
+	t.Parallel()
+	inst := kit.NewInstance(t)
+	r := open(t, inst)
+	defer r.Close()
+	var stays exec.Cmd
+	stays.Path, stays.Args = "/bin/sleep", []string{"sleep", "600"}
+	if err := r.engine.home.StartIn(container.Spec{ID: templateID, Memory: minMemory}, "", &stays, nil); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stays.Wait() }()
+	half := filepath.Join(r.engine.templates(), "made"+halfTemplate)
+	if err := os.MkdirAll(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	next := open(t, inst)
+	defer next.Close()
+	defer func() {
+		if err := next.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		_ = stays.Process.Kill()
+		t.Error("the next runtime leaves it")
+	}
+	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its files: %v", err)
+	}
+}
+
+// A machine that goes on elsewhere would tell the network by itself. One that is made from a template is nobody who has moved.
+func TestACopyTellsTheNetworkNothing(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	for i := range 2 {
+		b := newSandbox(t)
+		sides := []frames{listenFrames(t, b.left), listenFrames(t, b.right)}
+		spec.ID, spec.Args, spec.Netns, spec.Forwarder = "fn", waiting, b.fn, "wire"
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // QEMU's own announcements come 50 ms apart and later
+		for _, side := range sides {
+			if seen := side.comeIn(t); len(seen) > 0 {
+				t.Errorf("machine %d has sent %x", i, seen[0])
+			}
+		}
+		framesPass(t, b)
+		if err := r.Delete(t.Context(), "fn"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if words.all() != "" {
+		t.Error(words.all())
+	}
+}
+
+// comeIn are all frames that have come in.
+func (f frames) comeIn(t *testing.T) (all [][]byte) {
+	t.Helper()
+	buf := make([]byte, 16<<10)
+	for {
+		n, from, err := unix.Recvfrom(f.fd, buf, unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype != unix.PACKET_OUTGOING {
+			all = append(all, bytes.Clone(buf[:n]))
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	from := template{dir}
+	want := make([]byte, 4<<20)
+	copy(want[1<<20:], bytes.Repeat([]byte("memory"), 50_000))
+	copy(want[3<<20:], "end")
+	f, err := os.Create(from.memory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(want); at += 4096 {
+		if page := want[at:][:4096]; slices.ContainsFunc(page, func(b byte) bool { return b != 0 }) {
+			if _, err := f.WriteAt(page, int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := errors.Join(f.Truncate(int64(len(want))), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ram, err := memory(int64(len(want)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ram.Close()
+	if err := from.fill(ram); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := ram.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the memory is another (%v)", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ram.Fd()), &st); err != nil || st.Blocks*512 > 1<<20 {
+		t.Errorf("%d bytes are there, want no holes filled (%v)", st.Blocks*512, err)
+	}
+}
+
+// BenchmarkRun is a machine's way to its program: Create and Start in one, without interfaces.
+func BenchmarkRun(b *testing.B) {
+	for _, from := range []string{"template", "boot"} {
+		b.Run(from, func(b *testing.B) {
+			r := open(b, kit.NewInstance(b))
+			defer r.Close()
+			defer func() {
+				if err := r.Destroy(context.Background()); err != nil {
+					b.Error(err)
+				}
+			}()
+			spec := container.Spec{ID: "a", Rootfs: kit.Rootfs(b), ReadOnly: true, Args: waiting}
+			r.engine.alone = from == "boot"
+			cycle := func() {
+				if err := r.Run(b.Context(), spec); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := r.Delete(b.Context(), "a"); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+			cycle() // makes what all have in common
+			b.ResetTimer()
+			for range b.N {
+				cycle()
+			}
+		})
+	}
+}
