@@ -84,6 +84,7 @@ type Engine struct {
 	copying sync.Mutex      // held while a template is looked for or made
 	untried map[string]bool // templates that are of no use here
 	alone   bool            // machines boot, each by itself
+	others  string          // where templates are; "": below the instance's own directory
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -173,7 +174,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	r.engine.making.Lock()
 	defer r.engine.making.Unlock()
 	r.engine.system = nil
-	for _, dir := range []string{r.engine.systemDir(), r.engine.roots().dir, r.engine.templates(), r.engine.trialFile()} {
+	for _, dir := range []string{r.engine.systemDir(), r.engine.roots().dir, filepath.Join(root, "templates"), r.engine.trialFile()} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("destroy virtual machines: %w", err)
 		}

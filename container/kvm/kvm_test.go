@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"context"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -18,8 +19,27 @@ func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 var waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 
-// found is what the trial of the first test has found: it is the same for all.
-var found atomic.Pointer[shape]
+// found is what the trial of the first test has found: it is the same for all. So are templates, which are in a directory of all tests.
+var (
+	found     atomic.Pointer[shape]
+	templates string
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("WEIR_CHILD") != "" { // it is killed, and could not remove them
+		os.Exit(m.Run())
+	}
+	dir, err := os.MkdirTemp("", "weir-templates-")
+	if err != nil {
+		panic(err)
+	}
+	templates = dir
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
+}
 
 func open(t testing.TB, inst instance.Instance) *Runtime {
 	t.Helper()
@@ -27,7 +47,7 @@ func open(t testing.TB, inst instance.Instance) *Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.engine.shape = found.Load()
+	r.engine.shape, r.engine.others = found.Load(), templates
 	t.Cleanup(func() {
 		r.engine.making.Lock()
 		defer r.engine.making.Unlock()
@@ -55,7 +75,7 @@ var machines = kit.Kit{Name: Name, Memory: minMemory, Together: true, Open: func
 	if err != nil {
 		return nil, err
 	}
-	r.engine.shape = found.Load()
+	r.engine.shape, r.engine.others = found.Load(), templates
 	return r.Runtime, nil
 }}
 

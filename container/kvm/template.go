@@ -1,6 +1,7 @@
 package kvm
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -42,7 +43,7 @@ const templateMTU = 1500
 
 var templateMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
 
-func (e *Engine) templates() string { return filepath.Join(e.home.Root(), "templates") }
+func (e *Engine) templates() string { return cmp.Or(e.others, filepath.Join(e.home.Root(), "templates")) }
 
 // template gives the template of machines with so much memory, so many processors and interfaces: it makes it where there is none. nil: machines boot here, one by one.
 func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64, cpus, links int) (*template, error) {
@@ -50,7 +51,7 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64
 		return nil, nil
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, templateFormat, e.about(sys), s, memory, cpus, links)
+	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, memory, cpus, links)
 	t := &template{filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
 	e.copying.Lock()
 	defer e.copying.Unlock()
@@ -86,19 +87,20 @@ func (e *Engine) useless(t *template, why error) {
 	e.spare(t, why)
 }
 
-// Names of what is there while a template is made: its files so far, and the machine's sockets and words.
-const (
-	halfTemplate = ".half"
-	templateDirs = "template-"
-)
+// templateDirs are where the sockets and the words of a machine are that becomes a template.
+const templateDirs = "template-"
 
 // makeTemplate boots a machine with devices that are not used, and keeps what it has become.
 func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, memory int64, cpus, links int) (err error) {
-	half := template{t.dir + halfTemplate}
-	if err := errors.Join(os.RemoveAll(half.dir), os.MkdirAll(half.dir, 0o700)); err != nil {
+	if err := os.MkdirAll(e.templates(), 0o700); err != nil {
 		return err
 	}
-	defer os.RemoveAll(half.dir)
+	into, err := os.MkdirTemp(e.templates(), halfPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(into)
+	half := template{into}
 	dir, err := os.MkdirTemp(e.home.Dir(), templateDirs)
 	if err != nil {
 		return err
@@ -152,7 +154,10 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	if err := ram.Chmod(0o600); err != nil {
 		return err
 	}
-	return os.Rename(half.dir, t.dir)
+	if err := os.Rename(half.dir, t.dir); !errors.Is(err, fs.ErrExist) { // another's is as good
+		return err
+	}
+	return nil
 }
 
 // templateID is the name of the group in which a template is made; a function's has its number behind.
@@ -270,7 +275,7 @@ func (e *Engine) endStray(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
 	err := errors.Join(e.home.EndIn(ctx, trialID), e.home.EndIn(ctx, templateID))
-	half, _ := filepath.Glob(filepath.Join(e.templates(), "*"+halfTemplate))
+	half, _ := filepath.Glob(filepath.Join(e.home.Root(), "templates", halfPrefix+"*"))
 	work, _ := filepath.Glob(filepath.Join(e.home.Dir(), templateDirs+"*"))
 	for _, dir := range append(half, work...) {
 		err = errors.Join(err, os.RemoveAll(dir))
@@ -287,8 +292,8 @@ func (e *Engine) sweepTemplates() error {
 	var all []fs.FileInfo
 	for _, d := range entries {
 		info, err := d.Info()
-		if err != nil {
-			continue
+		if err != nil || strings.HasPrefix(d.Name(), halfPrefix) {
+			continue // another's
 		}
 		all = append(all, info)
 	}

@@ -50,6 +50,7 @@ func templated(t *testing.T) (*Runtime, container.Spec, *said) {
 	if s != copied {
 		t.Skipf("machines here (%s) are quick without templates", s)
 	}
+	r.engine.others = ""
 	var words said
 	r.engine.log = slog.New(slog.NewTextHandler(&words, nil))
 	return r, spec, &words
@@ -58,7 +59,7 @@ func templated(t *testing.T) (*Runtime, container.Spec, *said) {
 // templates that are there, finished.
 func templatesOf(t *testing.T, r *Runtime) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(r.engine.templates(), "*", "state"))
+	all, err := filepath.Glob(filepath.Join(r.engine.templates(), "[0-9a-f]*", "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- stays.Wait() }()
-	half := filepath.Join(r.engine.templates(), "made"+halfTemplate)
+	half := filepath.Join(r.engine.home.Root(), "templates", halfPrefix+"made")
 	if err := os.MkdirAll(half, 0o700); err != nil {
 		t.Fatal(err)
 	}

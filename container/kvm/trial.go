@@ -33,7 +33,7 @@ type trial struct {
 // tryShapes finds out how a machine comes up here, by having it do so: that /dev/kvm can be opened says nothing. What was found counts until the host is
 // booted anew.
 func (e *Engine) tryShapes(ctx context.Context, sys system) (shape, error) {
-	about := e.about(sys)
+	about := e.about(sys.dir)
 	var known trial
 	if text, err := os.ReadFile(e.trialFile()); err == nil && json.Unmarshal(text, &known) == nil && known.About == about {
 		return known.Shape, nil
@@ -113,9 +113,9 @@ func hostBoot() string {
 	return strings.TrimSpace(string(boot))
 }
 
-// about says what a trial is true of.
-func (e *Engine) about(sys system) string {
-	of := hostBoot() + " " + sys.dir + " " + e.qemu
+// about says what a trial of a system is true of.
+func (e *Engine) about(system string) string {
+	of := hostBoot() + " " + system + " " + e.qemu
 	if info, err := os.Stat(e.qemu); err == nil {
 		of += " " + info.ModTime().UTC().Format(time.RFC3339Nano)
 	}
