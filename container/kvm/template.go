@@ -43,7 +43,9 @@ const templateMTU = 1500
 
 var templateMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
 
-func (e *Engine) templates() string { return cmp.Or(e.others, filepath.Join(e.home.Root(), "templates")) }
+func (e *Engine) templates() string {
+	return cmp.Or(e.others, filepath.Join(e.home.Root(), "templates"))
+}
 
 // template gives the template of machines with so much memory, so many processors and interfaces: it makes it where there is none. nil: machines boot here, one by one.
 func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64, cpus, links int) (*template, error) {
