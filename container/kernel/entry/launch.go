@@ -187,7 +187,9 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	if err == nil {
 		defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
 		defer attend(ctx, said, hold, over)()
-		err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
+		if err = t.KeepSteps(c, inner); err == nil { // meanwhile the program works
+			err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
+		}
 	}
 	if err == nil {
 		held := t.holdOf(monitor.PID(), x, c, run, made)
