@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -207,6 +208,62 @@ func (plain) Left() ([]string, error)                                          {
 func (plain) Remove(context.Context, string) error                             { return nil }
 func (plain) Exec(context.Context, Container, container.ExecSpec) (int, error) { return -1, nil }
 
+// prepares is an engine whose processes prepare themselves until it is told.
+type prepares struct {
+	plain
+	reached, goOn chan struct{}
+}
+
+func (p prepares) Launch(ctx context.Context, c Container, log *os.File, run bool, made Made) error {
+	return p.plain.Launch(ctx, c, log, run, func(pid int, _ bool) error {
+		err := made(pid, false)
+		close(p.reached)
+		<-p.goOn
+		return err
+	})
+}
+
+// bareRoot has the directories that every root has to have.
+func bareRoot(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, dir := range []string{"proc", "dev", "sys", "run", "tmp"} {
+		must(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+	}
+	return root
+}
+
+// A process that prepares itself counts as running, so it has a time of its start, which stays.
+func TestAProcessThatPreparesItselfHasStarted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes cgroups (sudo make test)")
+	}
+	inst, err := instance.New(fmt.Sprintf("s%x", os.Getpid()), t.TempDir())
+	must(t, err)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	r, err := New(t.Context(), inst, "plain", Options{Adopt: true}, func(h *Home) (Engine, error) { return prepares{plain{h}, reached, goOn}, nil })
+	must(t, err)
+	defer r.Close()
+	defer func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, os.Remove(inst.Run))
+	}()
+	begin, done := time.Now(), make(chan error, 1)
+	spec := container.Spec{ID: "a", Rootfs: bareRoot(t), ReadOnly: true, Args: []string{"sleep", "1000"}}
+	go func() { done <- r.Run(context.Background(), spec) }()
+	<-reached
+	before, err := r.Status(t.Context(), "a")
+	must(t, err)
+	if before.State != container.Running || before.Started.Before(begin) || before.Started.After(time.Now()) {
+		t.Errorf("while it prepares itself: %+v, want a start since %v", before, begin)
+	}
+	close(goOn)
+	must(t, <-done)
+	if after, err := r.Status(t.Context(), "a"); err != nil || !after.Started.Equal(before.Started) {
+		t.Errorf("then it is said to have started at %v, %v, before at %v", after.Started, err, before.Started)
+	}
+}
+
 // A default that this kernel refuses (a disk that is none) hinders no start, and is said.
 func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -222,11 +279,7 @@ func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
 		must(t, os.Remove(inst.Run))
 	}()
 	r.disk, r.defaults.DiskBytes, r.defaults.DiskOps = disk{4095, 99}, 1<<20, 16
-	root := t.TempDir()
-	for _, dir := range []string{"proc", "dev", "sys", "run", "tmp"} {
-		must(t, os.Mkdir(filepath.Join(root, dir), 0o755))
-	}
-	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: root, ReadOnly: true, Args: []string{"sleep", "1000"}}))
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: bareRoot(t), ReadOnly: true, Args: []string{"sleep", "1000"}}))
 	st, err := r.Status(t.Context(), "a")
 	must(t, err)
 	if st.State != container.Running || st.Limits.CPUs != 0.5 || st.Limits.DiskBytes != 0 || !strings.Contains(st.Limits.Missing, "it is not in force") {

@@ -44,6 +44,17 @@ type record struct {
 	LogStart int64            `json:"log_start,omitempty"` // where in the log its own lines begin
 }
 
+// reach notes a phase. Started is the time of the first one in which nothing holds the process back.
+func (rec *record) reach(p phase) {
+	rec.Phase = p
+	switch {
+	case p == phaseCreating || p == phaseCreated:
+		rec.Started = time.Time{}
+	case rec.Started.IsZero():
+		rec.Started = time.Now()
+	}
+}
+
 const recordFile = "record.json"
 
 func (rec record) write(bundle string) error {
@@ -161,14 +172,14 @@ func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
 	}
 	switch found.State {
 	case container.Created:
-		rec.Phase = phaseCreated
+		rec.reach(phaseCreated)
 	case container.Running:
-		rec.Phase = phaseRunning
 		if rec.Started.IsZero() {
 			rec.Started = found.Started
 		}
+		rec.reach(phaseRunning)
 	case container.Stopped: // it ended before we could look; without a process there is nothing to wait for
-		rec.Phase = phaseRunning
+		rec.reach(phaseRunning)
 		return rec.PID != 0, nil
 	default:
 		return false, nil

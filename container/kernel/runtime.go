@@ -369,10 +369,8 @@ func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 		return err
 	}
 	rec := e.rec
-	rec.Phase, rec.PID, rec.Ticks = phase, pid, ticks
-	if phase == phaseRunning {
-		rec.Started = time.Now()
-	}
+	rec.PID, rec.Ticks = pid, ticks
+	rec.reach(phase)
 	r.setHostDefaults(rec.Spec)
 	rec.Limits, err = r.readLimits(rec.Spec)
 	if err != nil && proc != nil && !proc.ended() {
@@ -479,10 +477,7 @@ func (r *Runtime) begin(ctx context.Context, e *entry) error {
 func (r *Runtime) setPhase(e *entry, p phase) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.rec.Phase = p
-	if p == phaseRunning {
-		e.rec.Started = time.Now()
-	}
+	e.rec.reach(p)
 	return e.rec.write(r.Bundle(e.rec.Spec.ID))
 }
 
