@@ -26,15 +26,64 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func TestKillsForWantOfMemoryAreRead(t *testing.T) {
-	for text, want := range map[string]int64{
-		"low 0\nhigh 3\nmax 17\noom 1\noom_kill 2\noom_group_kill 0\n": 2, // version 2
-		"oom_kill_disable 0\nunder_oom 1\noom_kill 1\n":                1, // version 1
-		"oom_kill_disable 1\nunder_oom 0\n":                            0, // before Linux 4.13
+func TestWhoseMemoryWasShort(t *testing.T) {
+	const much, little = "MemTotal: 1000 kB\nMemAvailable:     400 kB\n", "MemTotal: 1000 kB\nMemAvailable: 350 kB\n"
+	const limit = 256 << 10
+	for name, c := range map[string]struct {
+		counters string
+		limit    int64
+		meminfo  string
+		want     container.Shortage
+	}{
+		"version 2, its own":              {"low 0\nhigh 3\nmax 17\noom 1\noom_kill 1\noom_group_kill 0\n", limit, little, container.ShortLimit},
+		"version 2, one in vain":          {"oom 3\noom_kill 2\n", limit, little, container.ShortLimit},
+		"version 2, the host's":           {"max 17\noom 0\noom_kill 1\n", limit, much, container.ShortHost},
+		"version 2, both":                 {"oom 1\noom_kill 2\n", limit, much, container.ShortUnknown},
+		"version 2, no limit":             {"oom 0\noom_kill 1\n", 0, much, container.ShortHost},
+		"version 1, its own":              {"oom_kill_disable 0\nunder_oom 1\noom_kill 1\nfailcnt 9\n", limit, much, container.ShortLimit},
+		"version 1, nobody has much":      {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\nfailcnt 9\n", limit, little, container.ShortUnknown},
+		"version 1, the host's":           {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\nfailcnt 0\n", limit, much, container.ShortHost},
+		"version 1, nothing known beside": {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", limit, much, container.ShortUnknown},
+		"version 1, no /proc/meminfo":     {"oom_kill 1\nfailcnt 9\n", limit, "", container.ShortUnknown},
 	} {
-		if got := oomKills(text); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
+		if got := shortOf(c.counters, c.limit, c.meminfo); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// What is there is read, of a group that is gone its copy, and nobody was killed before Linux 4.13 said so.
+func TestKillsForWantOfMemoryAreRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		v2    bool
+		files map[string]string
+		ended string
+		oom   bool
+		want  container.Shortage
+	}{
+		"version 2":                {true, map[string]string{"memory.events": "oom 0\noom_kill 1\n"}, "", true, container.ShortHost},
+		"version 1":                {false, map[string]string{"memory.oom_control": "oom_kill 1\n", "memory.failcnt": "0\n"}, "", true, container.ShortHost},
+		"version 1, no kill":       {false, map[string]string{"memory.oom_control": "oom_kill 0\n", "memory.failcnt": "7\n"}, "", false, ""},
+		"version 1, an old kernel": {false, map[string]string{"memory.oom_control": "oom_kill_disable 1\nunder_oom 0\n"}, "", false, ""},
+		"a copy":                   {false, nil, "oom_kill 1\nfailcnt 0\n", true, container.ShortHost},
+		"a copy without a kill":    {true, nil, "oom 2\noom_kill 0\n", false, ""},
+		"nothing":                  {true, nil, "", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mount, run := t.TempDir(), t.TempDir()
+			h := &Home{engine: oldest, inst: instance.Instance{Name: "x", Run: run}, cgroups: []hierarchy{{mount: mount, v2: c.v2, controllers: []string{"memory"}}}}
+			must(t, os.MkdirAll(filepath.Join(mount, h.CgroupPath("a")), 0o755))
+			must(t, os.MkdirAll(h.Bundle("a"), 0o755))
+			for f, text := range c.files {
+				must(t, os.WriteFile(filepath.Join(mount, h.CgroupPath("a"), f), []byte(text), 0o644))
+			}
+			if c.ended != "" {
+				must(t, os.WriteFile(filepath.Join(h.Bundle("a"), EndedFile), []byte(c.ended), 0o644))
+			}
+			if oom, short := h.outOfMemory("a", 1<<20); oom != c.oom || short != c.want {
+				t.Errorf("%v, %q, want %v, %q", oom, short, c.oom, c.want)
+			}
+		})
 	}
 }
 

@@ -32,16 +32,17 @@ const (
 
 // record is what is kept of a container beside its bundle, written before and after each step.
 type record struct {
-	Spec     container.Spec   `json:"spec"`
-	Phase    phase            `json:"phase"`
-	PID      int              `json:"pid,omitempty"`
-	Ticks    uint64           `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
-	Started  time.Time        `json:"started,omitzero"`
-	ExitCode int              `json:"exit_code"`
-	Signal   int              `json:"signal,omitempty"`
-	OOM      bool             `json:"oom,omitempty"`
-	Limits   container.Limits `json:"limits,omitzero"`     // in force
-	LogStart int64            `json:"log_start,omitempty"` // where in the log its own lines begin
+	Spec     container.Spec     `json:"spec"`
+	Phase    phase              `json:"phase"`
+	PID      int                `json:"pid,omitempty"`
+	Ticks    uint64             `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
+	Started  time.Time          `json:"started,omitzero"`
+	ExitCode int                `json:"exit_code"`
+	Signal   int                `json:"signal,omitempty"`
+	OOM      bool               `json:"oom,omitempty"`
+	Short    container.Shortage `json:"short,omitempty"`
+	Limits   container.Limits   `json:"limits,omitzero"`     // in force
+	LogStart int64              `json:"log_start,omitempty"` // where in the log its own lines begin
 }
 
 // reach notes a phase. Started is the time of the first one in which nothing holds the process back.
@@ -151,17 +152,17 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
 	}
 	if proc == nil && r.machine != nil && rec.ExitCode == -1 && rec.Phase == phaseRunning { // it ended while nobody looked
-		var of end
-		of, rec.OOM = r.programsEnd(rec, end{code: -1})
+		of := r.programsEnd(&rec, end{code: -1})
 		rec.ExitCode, rec.Signal = of.code, of.signal
 	}
 	return r.keep(e, rec, proc)
 }
 
-// programsEnd tells how the program of a machine has ended.
-func (r *Runtime) programsEnd(rec record, machine end) (end, bool) {
-	of := r.machine.Ended(r.container(rec.Spec, rec.PID), End{Code: machine.code, Signal: machine.signal, OOM: rec.OOM})
-	return end{of.Code, of.Signal}, of.OOM
+// programsEnd tells how the program of a machine has ended, and notes whether that was for want of memory.
+func (r *Runtime) programsEnd(rec *record, machine end) end {
+	of := r.machine.Ended(r.container(rec.Spec, rec.PID), End{Code: machine.code, Signal: machine.signal, OOM: rec.OOM, Short: rec.Short})
+	rec.OOM, rec.Short = of.OOM, of.Short
+	return end{of.Code, of.Signal}
 }
 
 // ask lets the engine say what became of an interrupted step. False: there is no such container.

@@ -200,7 +200,7 @@ func (r *Runtime) release(id string, e *entry) {
 
 // status is called with r.mu held.
 func (e *entry) status() container.Status {
-	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM, Limits: e.rec.Limits}
+	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM, Short: e.rec.Short, Limits: e.rec.Limits}
 	if e.proc == nil || e.proc.ended() {
 		return s
 	}
@@ -412,9 +412,11 @@ func (r *Runtime) watch(e *entry, p *Process) {
 	}
 	if e.proc == p && !e.gone {
 		// A shell, or an init, ends with the code of a child that was killed.
-		e.rec.OOM = p.end.code == killed(int(unix.SIGKILL)).code && r.outOfMemory(e.rec.Spec.ID)
+		if p.end.code == killed(int(unix.SIGKILL)).code {
+			e.rec.OOM, e.rec.Short = r.outOfMemory(e.rec.Spec.ID, e.rec.Limits.Memory)
+		}
 		if r.machine != nil {
-			p.end, e.rec.OOM = r.programsEnd(e.rec, p.end)
+			p.end = r.programsEnd(&e.rec, p.end)
 		}
 		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
 		if e.rec.Phase != "" && e.rec.Phase != phaseCreating { // see keep
@@ -660,7 +662,7 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	defer r.mu.Unlock()
 	status.State, status.PID, status.ExitCode, status.Signal = container.Stopped, 0, proc.end.code, proc.end.signal
 	if e.proc == proc {
-		status.OOM = e.rec.OOM
+		status.OOM, status.Short = e.rec.OOM, e.rec.Short
 	}
 	return status, nil
 }

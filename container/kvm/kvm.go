@@ -494,7 +494,11 @@ func (e *Engine) Ended(c kernel.Container, machine kernel.End) kernel.End {
 	exit, ok := readExit(c.Bundle)
 	switch {
 	case ok && exit.Error == "":
-		return kernel.End{Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM}
+		of := kernel.End{Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM}
+		if of.OOM { // what the machine has is its limit
+			of.Short = container.ShortLimit
+		}
+		return of
 	case ok:
 		e.note(c, exit.Error)
 		return kernel.End{Code: exit.Code}

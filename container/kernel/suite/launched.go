@@ -21,6 +21,7 @@ func (k Kit) Launched(t *testing.T) {
 	t.Run("nothing of the host is open", k.nothingOfTheHostIsOpen)
 	t.Run("signals are as at boot", k.signalsAreAsAtBoot)
 	t.Run("the daemon's OOM score is its own", k.daemonsOOMScoreIsItsOwn)
+	t.Run("want of memory above a container is not its limit's", k.memoryIsShortAbove)
 }
 
 // Neither the process that waits nor the one that runs has anything of the host open, and nobody but the host's root can look into the one that waits.
@@ -91,6 +92,23 @@ func (k Kit) daemonsOOMScoreIsItsOwn(t *testing.T) {
 	must(t, err)
 	if strings.Contains(text.String(), "lowered") {
 		t.Error("it lowers its score")
+	}
+}
+
+// The group of the instance's containers stands here for a host whose memory is short.
+func (k Kit) memoryIsShortAbove(t *testing.T) {
+	r, s := k.fresh(t)
+	s.ID, s.Memory = "a", 512<<20
+	s.Mounts = []container.Mount{{Source: t.TempDir(), Target: "/run/weir"}}
+	s.Args = sh("until [ -e /run/weir/go ]; do sleep 0.01; done; x=a; while :; do x=$x$x; done")
+	must(t, r.Run(t.Context(), s))
+	file, _ := limit(t, r, "", "memory", "memory.limit_in_bytes", "memory.max")
+	must(t, os.WriteFile(file, []byte("33554432"), 0))
+	must(t, os.WriteFile(filepath.Join(s.Mounts[0].Source, "go"), nil, 0o644))
+	st, err := r.Wait(t.Context(), "a")
+	must(t, err)
+	if !st.OOM || st.Short != container.ShortHost {
+		t.Errorf("%+v, want it killed for want of memory, but not by its own limit", st)
 	}
 }
 
