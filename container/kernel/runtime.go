@@ -760,21 +760,26 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	return nil
 }
 
-// reapOrphans is of use to a process that adopts; see Options. They are of one container, which may run on, or "" of any. Of one they are those of its namespace of
-// processes: outside of it may be the launcher of an Exec, in the same group of version 2, for which Exec waits.
+// reapOrphans is of use to a process that adopts; see Options. They are of one container, which may run on, or "" of any. A container's first process is not among
+// them: it is held, or is going to be.
 func (r *Runtime) reapOrphans(id string) {
-	if !r.adopts {
-		return
+	if r.adopts {
+		reapOrphans(r.CgroupPath(""), func(name string, pid int) bool { return (id == "" || name == id) && !r.holds(name, pid) })
 	}
+}
+
+// holds tells whether an ended process may be a container's first one, for whose end somebody waits.
+func (r *Runtime) holds(id string, pid int) bool {
 	r.mu.Lock()
-	held := map[int]bool{}
-	for _, e := range r.containers {
-		if e.proc != nil {
-			held[e.proc.pid] = true
-		}
+	defer r.mu.Unlock()
+	e := r.containers[id]
+	switch {
+	case e == nil:
+		return false
+	case e.proc == nil:
+		return e.rec.Phase == phaseCreating
 	}
-	r.mu.Unlock()
-	reapOrphans(r.CgroupPath(id), func(pid int) bool { return held[pid] || id != "" && !inside(pid) })
+	return e.proc.pid == pid
 }
 
 // logOf is the name of a container's log.

@@ -260,7 +260,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	}
 	if err = e.boot(ctx, c, cmd.Process.Pid, sockets, run); err != nil {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = kernel.Wait(cmd)
 		e.forget(c.ID)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -268,7 +268,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		return err
 	}
 	pid := cmd.Process.Pid
-	if err := cmd.Process.Release(); err != nil { // package kernel waits for it
+	if err := kernel.Release(cmd); err != nil { // package kernel waits for it
 		return err
 	}
 	return made(pid, true)

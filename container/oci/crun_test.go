@@ -78,7 +78,7 @@ func TestOneCommandSeesAnEmptyFile(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = &out, &out
 			err := startWithout(file, cmd)
 			if err == nil {
-				err = cmd.Wait()
+				err = kernel.Wait(cmd)
 			}
 			if err != nil || out.Len() > 0 {
 				t.Errorf("%v, %q: want nothing to be read", err, out.String())

@@ -2,11 +2,13 @@ package suite
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -93,6 +95,44 @@ func (k Kit) daemonsOOMScoreIsItsOwn(t *testing.T) {
 	if strings.Contains(text.String(), "lowered") {
 		t.Error("it lowers its score")
 	}
+}
+
+// FailingCreates is for an engine whose Exec has a child of ours in the container's group, the launcher: who removes another container that could not be made
+// leaves its exit code to Exec.
+func (k Kit) FailingCreates(t *testing.T) {
+	r, s := k.fresh(t)
+	s.ID, s.Args = "a", Waiting
+	must(t, r.Run(t.Context(), s))
+	var failing, execs sync.WaitGroup
+	over := make(chan struct{})
+	for i := range 8 {
+		failing.Go(func() {
+			bad := s
+			bad.ID, bad.Args = fmt.Sprint("b", i), []string{"/no/such/program"}
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					if err := r.Run(context.Background(), bad); err == nil {
+						t.Error("a container without a program runs")
+					}
+				}
+			}
+		})
+	}
+	for range 8 {
+		execs.Go(func() {
+			for range 100 {
+				if code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sleep", "0"}}); code != 0 || err != nil {
+					t.Errorf("exit code %d, %v", code, err)
+				}
+			}
+		})
+	}
+	execs.Wait()
+	close(over)
+	failing.Wait()
 }
 
 // The group of the instance's containers stands here for a host whose memory is short.
