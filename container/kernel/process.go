@@ -188,7 +188,14 @@ func reap(fd int) (end, bool) {
 	return killed(int(info.status)), true
 }
 
-func killed(signal int) end { return end{code: 128 + signal, signal: signal} }
+func killed(signal int) end { return end{code: signalled + signal, signal: signal} }
+
+// anyEnded tells whether a child of ours has ended and is not collected yet.
+func anyEnded() bool {
+	var info siginfoChild
+	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, 0, 0)
+	return errno == 0 && info.pid != 0
+}
 
 // WaitOrKill waits for the end, and kills when ctx ends. It polls, as it is rare and short.
 func (p *Process) WaitOrKill(ctx context.Context) {

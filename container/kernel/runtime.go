@@ -611,7 +611,7 @@ func (r *Runtime) Status(_ context.Context, id string) (container.Status, error)
 // known is called with r.mu held.
 func (e *entry) known() bool { return e != nil && e.rec.Phase != "" && e.rec.Phase != phaseCreating }
 
-// List reports every container of this instance, in order of their ids. It also keeps their logs within bounds.
+// List reports every container of this instance, in order of their ids. It also keeps their logs within bounds, and collects what others have left to this process.
 func (r *Runtime) List(context.Context) ([]container.Status, error) {
 	r.mu.Lock()
 	out := make([]container.Status, 0, len(r.containers))
@@ -623,6 +623,9 @@ func (r *Runtime) List(context.Context) ([]container.Status, error) {
 		}
 	}
 	r.mu.Unlock()
+	if anyEnded() {
+		r.reapOrphans("")
+	}
 	slices.SortFunc(out, func(a, b container.Status) int { return strings.Compare(a.ID, b.ID) })
 	var errs []error
 	for _, c := range machines {
@@ -696,7 +699,7 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
 	}
 	code, err := r.engine.Exec(ctx, c, x)
-	if err != nil {
+	if err != nil || code > signalled { // who was killed may be the program's parent
 		r.reapOrphans(id)
 		if e.reaping.CompareAndSwap(false, true) {
 			go func() {
@@ -708,8 +711,11 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 	return code, err
 }
 
-// reapLater collects what an exec that failed has left, which may end only now: crun does not wait for what it could not execute. With that in its namespace the
-// container could not end.
+// signalled is added to a signal to be an exit code.
+const signalled = 128
+
+// reapLater collects what an exec that failed or was killed has left, which may end only now: crun does not wait for what it could not execute. With that in its
+// namespace the container could not end.
 func (r *Runtime) reapLater(id string, proc *Process) {
 	for wait := 5 * time.Millisecond; wait < 2*time.Second && r.adopts; wait *= 2 {
 		select {

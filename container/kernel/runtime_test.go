@@ -98,6 +98,18 @@ func TestOrphansAreWhatNobodyWaitsFor(t *testing.T) {
 	}
 }
 
+// What others leave is collected now and then: with it in its namespace a container could not end.
+func TestListCollectsWhatOthersHaveLeft(t *testing.T) {
+	r := of(t)
+	grouped(t, r, "a")
+	left := zombie(t, r, "a", (*exec.Cmd).Start)
+	_, err := r.List(t.Context())
+	must(t, err)
+	if err := left.Wait(); !errors.Is(err, unix.ECHILD) && r.AnyUnified() {
+		t.Errorf("%v; want it to be collected", err)
+	}
+}
+
 // Whoever kills all that is in a container's groups leaves the end of what somebody waits for to him.
 func TestWhatIsKilledIsCollectedByWhoWaitsForIt(t *testing.T) {
 	r := of(t)
