@@ -178,10 +178,12 @@ func (f *function) exited(ctx context.Context, c container.Status) {
 // ending says how a process ended.
 func ending(c container.Status) string {
 	switch {
-	case c.OOM && c.Limits.Memory > 0: // of its spec, or of the host for all that name none
-		return fmt.Sprintf("process out of memory (limit %s)", size(c.Limits.Memory))
-	case c.OOM:
+	case c.OOM && (c.Short == container.ShortHost || c.Limits.Memory == 0):
 		return "process killed: the host is out of memory"
+	case c.OOM && c.Short == container.ShortUnknown:
+		return fmt.Sprintf("process out of memory (limit %s), or the host is", size(c.Limits.Memory))
+	case c.OOM: // the limit is of its spec, or of the host for all that name none
+		return fmt.Sprintf("process out of memory (limit %s)", size(c.Limits.Memory))
 	case c.Signal > 0:
 		return fmt.Sprintf("process killed (signal %d)", c.Signal)
 	case c.ExitCode >= 0:

@@ -97,8 +97,18 @@ type Status struct {
 	ExitCode int       // -1 unknown (the exit was not seen); 128+n: Signal n
 	Signal   int       // that killed it, 0 none
 	OOM      bool      // the kernel killed it for want of memory
+	Short    Shortage  // whose memory, with OOM
 	Limits   Limits    // in force for the last process
 }
+
+// Shortage is whose memory was short when the kernel killed for want of memory.
+type Shortage string
+
+const (
+	ShortLimit   Shortage = "limit" // the container had reached its own limit
+	ShortHost    Shortage = "host"  // the host's, or that of a cgroup above the container's
+	ShortUnknown Shortage = ""      // it cannot be told
+)
 
 // Limits are what a container gets at most, by its Spec or the host's default; 0: no limit.
 type Limits struct {

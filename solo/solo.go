@@ -323,6 +323,8 @@ func (f *Function) Ended() error {
 	}
 	c := f.endedAs
 	switch {
+	case c.OOM && c.Short == container.ShortHost:
+		return fmt.Errorf("%w: the host is out of memory", ErrEnded)
 	case c.OOM:
 		return fmt.Errorf("%w: out of memory", ErrEnded)
 	case c.Signal > 0:

@@ -69,7 +69,7 @@ func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, _
 }
 
 func (e *engine) launch(ctx context.Context, c kernel.Container, log string) error {
-	for name, target := range map[string]string{"log": log, "oom": e.home.OOMFile(c.ID)} {
+	for name, target := range map[string]string{"log": log, "oom": e.home.OOMFile(c.ID), "failcnt": e.home.FailuresFile(c.ID)} {
 		if err := os.Symlink(target, filepath.Join(c.Bundle, name)); err != nil {
 			return err
 		}

@@ -48,7 +48,11 @@ create)
 	;;
 start) ;; # Weir does
 delete)
-	[ -e "$dir/oom" ] && cp "$dir/oom" "$dir/ended.new" && mv "$dir/ended.new" "$dir/ended" # the cgroup goes
+	if [ -e "$dir/oom" ]; then # the cgroup goes
+		cp "$dir/oom" "$dir/ended.new"
+		[ -e "$dir/failcnt" ] && echo "failcnt $(cat "$dir/failcnt")" >>"$dir/ended.new" # of version 1
+		mv "$dir/ended.new" "$dir/ended"
+	fi
 	exec runc "$@"
 	;;
 *) exec runc "$@" ;;

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -34,7 +35,37 @@ func (h *Home) Mark(verb, id string) string {
 	return callMark + "=" + h.Scope() + "/" + verb + "/" + id
 }
 
-// StartSparing starts a command with SIGXFSZ blocked, for itself and whatever it executes: a full log (maxLog) must end nobody. The mask of blocked signals
+// awaited are the children of this process that os/exec, or Process.Collect, is going to collect. Who collects what others have left to us leaves these alone: their
+// exit codes would be lost.
+var awaited struct {
+	starting sync.RWMutex // held for reading while a child is made, and not known yet
+	pids     sync.Map     // process id -> *exec.Cmd
+}
+
+// Start is cmd.Start for a child that only its Wait collects, or who calls Release, whatever cgroup the child is in.
+func Start(cmd *exec.Cmd) error {
+	awaited.starting.RLock()
+	defer awaited.starting.RUnlock()
+	err := cmd.Start()
+	if err == nil {
+		awaited.pids.Store(cmd.Process.Pid, cmd)
+	}
+	return err
+}
+
+// Wait is cmd.Wait of a command of Start's or StartSparing's.
+func Wait(cmd *exec.Cmd) error {
+	defer awaited.pids.CompareAndDelete(cmd.Process.Pid, cmd)
+	return cmd.Wait()
+}
+
+// Release is cmd.Process.Release of a command of Start's or StartSparing's: from now on another collects it.
+func Release(cmd *exec.Cmd) error {
+	defer awaited.pids.CompareAndDelete(cmd.Process.Pid, cmd)
+	return cmd.Process.Release()
+}
+
+// StartSparing is Start with SIGXFSZ blocked, for itself and whatever it executes: a full log (maxLog) must end nobody. The mask of blocked signals
 // passes through fork, exec and Go's runtime, and so through runc into the container. To ignore the signal would not do: what runc, a Go program, finds
 // ignored it handles, and what is handled is the default again for the program that it executes, which is death.
 func StartSparing(cmd *exec.Cmd) error {
@@ -48,7 +79,7 @@ func StartSparing(cmd *exec.Cmd) error {
 		return fmt.Errorf("block SIGXFSZ: %w", err)
 	}
 	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) }() // the kernel's own mask: it cannot be wrong
-	return cmd.Start()
+	return Start(cmd)
 }
 
 // endStrayCalls waits for runtime calls that a killed process of this instance left in flight: they end by themselves in a moment.
@@ -141,7 +172,7 @@ func RunPiped(cmd *exec.Cmd, x container.ExecSpec) error {
 	if err := StartSparing(cmd); err != nil {
 		return err
 	}
-	return cmd.Wait()
+	return Wait(cmd)
 }
 
 // RunTTY gives the runtime a terminal of its own; the runtime joins it with the one that it makes in the container.
@@ -212,7 +243,7 @@ func RunOn(cmd *exec.Cmd, master, slave *os.File, x container.ExecSpec) error {
 		_, _ = io.Copy(out, master) // ends with EIO when the last slave is closed
 	}()
 	// Output may still be in the terminal when the process has ended.
-	err = cmd.Wait()
+	err = Wait(cmd)
 	select {
 	case <-drained:
 	case <-time.After(ExecDrain):

@@ -94,35 +94,6 @@ func (h *Home) hierarchyOf(controller string) (hierarchy, bool) {
 	return hierarchy{}, false
 }
 
-// outOfMemory tells whether the kernel has killed a process of the container for want of memory, by its own limit or the machine's.
-func (h *Home) outOfMemory(id string) bool {
-	raw, err := os.ReadFile(h.OOMFile(id))
-	if err != nil {
-		raw, err = os.ReadFile(filepath.Join(h.Bundle(id), EndedFile))
-	}
-	return err == nil && oomKills(string(raw)) > 0
-}
-
-// OOMFile counts the kernel's kills for want of memory in a container's cgroup.
-func (h *Home) OOMFile(id string) string {
-	t, _ := h.hierarchyOf("memory")
-	file := "memory.oom_control" // since Linux 4.13
-	if t.v2 {
-		file = "memory.events"
-	}
-	return filepath.Join(t.dir(h.CgroupPath(id)), file)
-}
-
-// oomKills reads a cgroup's flat keyed file.
-func oomKills(text string) (n int64) {
-	for line := range strings.Lines(text) {
-		if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == "oom_kill" {
-			n, _ = strconv.ParseInt(value, 10, 64) // not a number: none
-		}
-	}
-	return n
-}
-
 // Rouse has the kernel ready for the runtime's moves of a process into cgroups, while the runtime is still starting. The first move
 // after some 10 ms without one waits for a grace period of RCU (8 to 16 ms), as every fork has to look at a lock from then on
 // (cgroup_threadgroup_rwsem); those that follow soon do not wait. So this process is moved to where it is, which changes nothing but

@@ -45,7 +45,8 @@ type Foreign interface {
 	Destroy(ctx context.Context) error
 }
 
-// EndedFile is in the bundle of a Foreign's container whose cgroup went with its process: a copy of Home.OOMFile of before.
+// EndedFile is in the bundle of a Foreign's container whose cgroup went with its process: a copy of Home.OOMFile of before,
+// and of Home.FailuresFile as its value failcnt.
 const EndedFile = "ended"
 
 // Container is what an engine is told of one container.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,15 +26,64 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func TestKillsForWantOfMemoryAreRead(t *testing.T) {
-	for text, want := range map[string]int64{
-		"low 0\nhigh 3\nmax 17\noom 1\noom_kill 2\noom_group_kill 0\n": 2, // version 2
-		"oom_kill_disable 0\nunder_oom 1\noom_kill 1\n":                1, // version 1
-		"oom_kill_disable 1\nunder_oom 0\n":                            0, // before Linux 4.13
+func TestWhoseMemoryWasShort(t *testing.T) {
+	const much, little = "MemTotal: 1000 kB\nMemAvailable:     400 kB\n", "MemTotal: 1000 kB\nMemAvailable: 350 kB\n"
+	const limit = 256 << 10
+	for name, c := range map[string]struct {
+		counters string
+		limit    int64
+		meminfo  string
+		want     container.Shortage
+	}{
+		"version 2, its own":              {"low 0\nhigh 3\nmax 17\noom 1\noom_kill 1\noom_group_kill 0\n", limit, little, container.ShortLimit},
+		"version 2, one in vain":          {"oom 3\noom_kill 2\n", limit, little, container.ShortLimit},
+		"version 2, the host's":           {"max 17\noom 0\noom_kill 1\n", limit, much, container.ShortHost},
+		"version 2, both":                 {"oom 1\noom_kill 2\n", limit, much, container.ShortUnknown},
+		"version 2, no limit":             {"oom 0\noom_kill 1\n", 0, much, container.ShortHost},
+		"version 1, its own":              {"oom_kill_disable 0\nunder_oom 1\noom_kill 1\nfailcnt 9\n", limit, much, container.ShortLimit},
+		"version 1, nobody has much":      {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\nfailcnt 9\n", limit, little, container.ShortUnknown},
+		"version 1, the host's":           {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\nfailcnt 0\n", limit, much, container.ShortHost},
+		"version 1, nothing known beside": {"oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", limit, much, container.ShortUnknown},
+		"version 1, no /proc/meminfo":     {"oom_kill 1\nfailcnt 9\n", limit, "", container.ShortUnknown},
 	} {
-		if got := oomKills(text); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
+		if got := shortOf(c.counters, c.limit, c.meminfo); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// What is there is read, of a group that is gone its copy, and nobody was killed before Linux 4.13 said so.
+func TestKillsForWantOfMemoryAreRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		v2    bool
+		files map[string]string
+		ended string
+		oom   bool
+		want  container.Shortage
+	}{
+		"version 2":                {true, map[string]string{"memory.events": "oom 0\noom_kill 1\n"}, "", true, container.ShortHost},
+		"version 1":                {false, map[string]string{"memory.oom_control": "oom_kill 1\n", "memory.failcnt": "0\n"}, "", true, container.ShortHost},
+		"version 1, no kill":       {false, map[string]string{"memory.oom_control": "oom_kill 0\n", "memory.failcnt": "7\n"}, "", false, ""},
+		"version 1, an old kernel": {false, map[string]string{"memory.oom_control": "oom_kill_disable 1\nunder_oom 0\n"}, "", false, ""},
+		"a copy":                   {false, nil, "oom_kill 1\nfailcnt 0\n", true, container.ShortHost},
+		"a copy without a kill":    {true, nil, "oom 2\noom_kill 0\n", false, ""},
+		"nothing":                  {true, nil, "", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mount, run := t.TempDir(), t.TempDir()
+			h := &Home{engine: oldest, inst: instance.Instance{Name: "x", Run: run}, cgroups: []hierarchy{{mount: mount, v2: c.v2, controllers: []string{"memory"}}}}
+			must(t, os.MkdirAll(filepath.Join(mount, h.CgroupPath("a")), 0o755))
+			must(t, os.MkdirAll(h.Bundle("a"), 0o755))
+			for f, text := range c.files {
+				must(t, os.WriteFile(filepath.Join(mount, h.CgroupPath("a"), f), []byte(text), 0o644))
+			}
+			if c.ended != "" {
+				must(t, os.WriteFile(filepath.Join(h.Bundle("a"), EndedFile), []byte(c.ended), 0o644))
+			}
+			if oom, short := h.outOfMemory("a", 1<<20); oom != c.oom || short != c.want {
+				t.Errorf("%v, %q, want %v, %q", oom, short, c.oom, c.want)
+			}
+		})
 	}
 }
 
@@ -207,6 +257,62 @@ func (plain) Left() ([]string, error)                                          {
 func (plain) Remove(context.Context, string) error                             { return nil }
 func (plain) Exec(context.Context, Container, container.ExecSpec) (int, error) { return -1, nil }
 
+// prepares is an engine whose processes prepare themselves until it is told.
+type prepares struct {
+	plain
+	reached, goOn chan struct{}
+}
+
+func (p prepares) Launch(ctx context.Context, c Container, log *os.File, run bool, made Made) error {
+	return p.plain.Launch(ctx, c, log, run, func(pid int, _ bool) error {
+		err := made(pid, false)
+		close(p.reached)
+		<-p.goOn
+		return err
+	})
+}
+
+// bareRoot has the directories that every root has to have.
+func bareRoot(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, dir := range []string{"proc", "dev", "sys", "run", "tmp"} {
+		must(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+	}
+	return root
+}
+
+// A process that prepares itself counts as running, so it has a time of its start, which stays.
+func TestAProcessThatPreparesItselfHasStarted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes cgroups (sudo make test)")
+	}
+	inst, err := instance.New(fmt.Sprintf("s%x", os.Getpid()), t.TempDir())
+	must(t, err)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	r, err := New(t.Context(), inst, "plain", Options{Adopt: true}, func(h *Home) (Engine, error) { return prepares{plain{h}, reached, goOn}, nil })
+	must(t, err)
+	defer r.Close()
+	defer func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, os.Remove(inst.Run))
+	}()
+	begin, done := time.Now(), make(chan error, 1)
+	spec := container.Spec{ID: "a", Rootfs: bareRoot(t), ReadOnly: true, Args: []string{"sleep", "1000"}}
+	go func() { done <- r.Run(context.Background(), spec) }()
+	<-reached
+	before, err := r.Status(t.Context(), "a")
+	must(t, err)
+	if before.State != container.Running || before.Started.Before(begin) || before.Started.After(time.Now()) {
+		t.Errorf("while it prepares itself: %+v, want a start since %v", before, begin)
+	}
+	close(goOn)
+	must(t, <-done)
+	if after, err := r.Status(t.Context(), "a"); err != nil || !after.Started.Equal(before.Started) {
+		t.Errorf("then it is said to have started at %v, %v, before at %v", after.Started, err, before.Started)
+	}
+}
+
 // A default that this kernel refuses (a disk that is none) hinders no start, and is said.
 func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -222,11 +328,7 @@ func TestADefaultThatTheKernelRefusesHindersNoStart(t *testing.T) {
 		must(t, os.Remove(inst.Run))
 	}()
 	r.disk, r.defaults.DiskBytes, r.defaults.DiskOps = disk{4095, 99}, 1<<20, 16
-	root := t.TempDir()
-	for _, dir := range []string{"proc", "dev", "sys", "run", "tmp"} {
-		must(t, os.Mkdir(filepath.Join(root, dir), 0o755))
-	}
-	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: root, ReadOnly: true, Args: []string{"sleep", "1000"}}))
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: bareRoot(t), ReadOnly: true, Args: []string{"sleep", "1000"}}))
 	st, err := r.Status(t.Context(), "a")
 	must(t, err)
 	if st.State != container.Running || st.Limits.CPUs != 0.5 || st.Limits.DiskBytes != 0 || !strings.Contains(st.Limits.Missing, "it is not in force") {

@@ -38,6 +38,7 @@ type Machine interface {
 type End struct {
 	Code, Signal int // 128+n: killed by signal n. -1: unknown
 	OOM          bool
+	Short        container.Shortage // with OOM
 }
 
 // StartIn starts a command in the cgroups of a container, with its limits: it is there from its first instruction on, so that nothing of it is left

@@ -18,7 +18,8 @@ const monitorMark = "@"
 // MonitorPath is the group of a container's monitor, below which its program may make others.
 func (h *Home) MonitorPath(id string) string { return h.CgroupPath(monitorMark + id) }
 
-// Begin is where a monitor begins: groups of its own, in the hierarchies that systemd keeps its books in, or any one.
+// Begin is where a monitor begins: groups of its own, in the hierarchies that systemd keeps its books in, or any one. In others of version 1 it stays in this
+// process's groups and counts there: see DESIGN.md, "Limits of this".
 type Begin struct {
 	Tasks   []string // files that a process without threads writes "0" to, which waits for nothing; see Groups
 	Unified *os.File // the group of version 2, to be made a process in; nil: there is none

@@ -188,7 +188,14 @@ func reap(fd int) (end, bool) {
 	return killed(int(info.status)), true
 }
 
-func killed(signal int) end { return end{code: 128 + signal, signal: signal} }
+func killed(signal int) end { return end{code: signalled + signal, signal: signal} }
+
+// anyEnded tells whether a child of ours has ended and is not collected yet.
+func anyEnded() bool {
+	var info siginfoChild
+	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, 0, 0)
+	return errno == 0 && info.pid != 0
+}
 
 // WaitOrKill waits for the end, and kills when ctx ends. It polls, as it is rare and short.
 func (p *Process) WaitOrKill(ctx context.Context) {
@@ -214,16 +221,30 @@ func (p *Process) WaitOrKill(ctx context.Context) {
 	}
 }
 
-// reap collects the process if it is our child and has ended.
+// reapTries bounds how often reap looks for a moment without a child in the making, and reapEvery is how long it waits between.
+const reapTries, reapEvery = 50, time.Millisecond
+
+// reap collects the process if it is our child, has ended, and is nobody's to collect, see awaited. It does not wait long for children in the making, which may
+// be held up in a container's frozen cgroup: what it leaves the next one finds.
 func (p *Process) reap() {
+	for try := 1; !awaited.starting.TryLock(); try++ {
+		if try == reapTries {
+			return
+		}
+		time.Sleep(reapEvery)
+	}
+	defer awaited.starting.Unlock()
+	if _, ok := awaited.pids.Load(p.pid); ok {
+		return
+	}
 	if raw, err := p.file.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { reap(int(fd)) })
 	}
 }
 
-// reapOrphans collects ended children of ours that belonged to a cgroup or one below it, and that nothing else waits for:
-// what a killed call left was handed to us. Children that os/exec waits for are in no such group.
-func reapOrphans(cgroup string, held func(pid int) bool) {
+// reapOrphans collects ended children of ours that belonged to a group below one of version 2, if one of the names there is wanted, and that nothing else waits
+// for: what a killed call left was handed to us. In version 1 an ended process is in no group any more.
+func reapOrphans(above string, wanted func(name string, pid int) bool) {
 	lists, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
 		return
@@ -235,7 +256,7 @@ func reapOrphans(cgroup string, held func(pid int) bool) {
 		}
 		for f := range bytes.FieldsSeq(raw) {
 			pid, err := strconv.Atoi(string(f))
-			if err != nil || held(pid) {
+			if err != nil {
 				continue
 			}
 			st, err := readStat(pid)
@@ -243,7 +264,10 @@ func reapOrphans(cgroup string, held func(pid int) bool) {
 				continue
 			}
 			groups, err := os.ReadFile("/proc/" + string(f) + "/cgroup")
-			if err != nil || !bytes.Contains(groups, []byte(":"+cgroup+"/")) && !bytes.Contains(groups, []byte(":"+cgroup+"\n")) {
+			if err != nil {
+				continue
+			}
+			if name, ok := nameBelow(string(groups), above); !ok || !wanted(name, pid) {
 				continue
 			}
 			if p, _, err := OpenProcess(pid, st.ticks); err == nil {
@@ -252,6 +276,22 @@ func reapOrphans(cgroup string, held func(pid int) bool) {
 			}
 		}
 	}
+}
+
+// nameBelow is the name of the group directly below one, which a process's cgroup file in /proc says that the process is in, or below. Of a group that was removed
+// the kernel says so behind its path.
+func nameBelow(groups, above string) (name string, ok bool) {
+	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(strings.TrimSuffix(f[2], " (deleted)"), above+"/"); ok {
+			name, _, _ = strings.Cut(rest, "/")
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // siginfoChild is siginfo_t as waitid fills it (128 bytes; 64-bit layout).

@@ -32,16 +32,28 @@ const (
 
 // record is what is kept of a container beside its bundle, written before and after each step.
 type record struct {
-	Spec     container.Spec   `json:"spec"`
-	Phase    phase            `json:"phase"`
-	PID      int              `json:"pid,omitempty"`
-	Ticks    uint64           `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
-	Started  time.Time        `json:"started,omitzero"`
-	ExitCode int              `json:"exit_code"`
-	Signal   int              `json:"signal,omitempty"`
-	OOM      bool             `json:"oom,omitempty"`
-	Limits   container.Limits `json:"limits,omitzero"`     // in force
-	LogStart int64            `json:"log_start,omitempty"` // where in the log its own lines begin
+	Spec     container.Spec     `json:"spec"`
+	Phase    phase              `json:"phase"`
+	PID      int                `json:"pid,omitempty"`
+	Ticks    uint64             `json:"ticks,omitempty"` // start time of PID in clock ticks since boot: tells a reused PID
+	Started  time.Time          `json:"started,omitzero"`
+	ExitCode int                `json:"exit_code"`
+	Signal   int                `json:"signal,omitempty"`
+	OOM      bool               `json:"oom,omitempty"`
+	Short    container.Shortage `json:"short,omitempty"`
+	Limits   container.Limits   `json:"limits,omitzero"`     // in force
+	LogStart int64              `json:"log_start,omitempty"` // where in the log its own lines begin
+}
+
+// reach notes a phase. Started is the time of the first one in which nothing holds the process back.
+func (rec *record) reach(p phase) {
+	rec.Phase = p
+	switch {
+	case p == phaseCreating || p == phaseCreated:
+		rec.Started = time.Time{}
+	case rec.Started.IsZero():
+		rec.Started = time.Now()
+	}
 }
 
 const recordFile = "record.json"
@@ -140,17 +152,17 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
 	}
 	if proc == nil && r.machine != nil && rec.ExitCode == -1 && rec.Phase == phaseRunning { // it ended while nobody looked
-		var of end
-		of, rec.OOM = r.programsEnd(rec, end{code: -1})
+		of := r.programsEnd(&rec, end{code: -1})
 		rec.ExitCode, rec.Signal = of.code, of.signal
 	}
 	return r.keep(e, rec, proc)
 }
 
-// programsEnd tells how the program of a machine has ended.
-func (r *Runtime) programsEnd(rec record, machine end) (end, bool) {
-	of := r.machine.Ended(r.container(rec.Spec, rec.PID), End{Code: machine.code, Signal: machine.signal, OOM: rec.OOM})
-	return end{of.Code, of.Signal}, of.OOM
+// programsEnd tells how the program of a machine has ended, and notes whether that was for want of memory.
+func (r *Runtime) programsEnd(rec *record, machine end) end {
+	of := r.machine.Ended(r.container(rec.Spec, rec.PID), End{Code: machine.code, Signal: machine.signal, OOM: rec.OOM, Short: rec.Short})
+	rec.OOM, rec.Short = of.OOM, of.Short
+	return end{of.Code, of.Signal}
 }
 
 // ask lets the engine say what became of an interrupted step. False: there is no such container.
@@ -161,14 +173,14 @@ func (r *Runtime) ask(ctx context.Context, rec *record) (bool, error) {
 	}
 	switch found.State {
 	case container.Created:
-		rec.Phase = phaseCreated
+		rec.reach(phaseCreated)
 	case container.Running:
-		rec.Phase = phaseRunning
 		if rec.Started.IsZero() {
 			rec.Started = found.Started
 		}
+		rec.reach(phaseRunning)
 	case container.Stopped: // it ended before we could look; without a process there is nothing to wait for
-		rec.Phase = phaseRunning
+		rec.reach(phaseRunning)
 		return rec.PID != 0, nil
 	default:
 		return false, nil

@@ -200,7 +200,7 @@ func (r *Runtime) release(id string, e *entry) {
 
 // status is called with r.mu held.
 func (e *entry) status() container.Status {
-	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM, Limits: e.rec.Limits}
+	s := container.Status{ID: e.rec.Spec.ID, State: container.Stopped, Started: e.rec.Started, ExitCode: e.rec.ExitCode, Signal: e.rec.Signal, OOM: e.rec.OOM, Short: e.rec.Short, Limits: e.rec.Limits}
 	if e.proc == nil || e.proc.ended() {
 		return s
 	}
@@ -369,10 +369,8 @@ func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 		return err
 	}
 	rec := e.rec
-	rec.Phase, rec.PID, rec.Ticks = phase, pid, ticks
-	if phase == phaseRunning {
-		rec.Started = time.Now()
-	}
+	rec.PID, rec.Ticks = pid, ticks
+	rec.reach(phase)
 	r.setHostDefaults(rec.Spec)
 	rec.Limits, err = r.readLimits(rec.Spec)
 	if err != nil && proc != nil && !proc.ended() {
@@ -414,9 +412,11 @@ func (r *Runtime) watch(e *entry, p *Process) {
 	}
 	if e.proc == p && !e.gone {
 		// A shell, or an init, ends with the code of a child that was killed.
-		e.rec.OOM = p.end.code == killed(int(unix.SIGKILL)).code && r.outOfMemory(e.rec.Spec.ID)
+		if p.end.code == killed(int(unix.SIGKILL)).code {
+			e.rec.OOM, e.rec.Short = r.outOfMemory(e.rec.Spec.ID, e.rec.Limits.Memory)
+		}
 		if r.machine != nil {
-			p.end, e.rec.OOM = r.programsEnd(e.rec, p.end)
+			p.end = r.programsEnd(&e.rec, p.end)
 		}
 		e.rec.ExitCode, e.rec.Signal = p.end.code, p.end.signal
 		if e.rec.Phase != "" && e.rec.Phase != phaseCreating { // see keep
@@ -479,10 +479,7 @@ func (r *Runtime) begin(ctx context.Context, e *entry) error {
 func (r *Runtime) setPhase(e *entry, p phase) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.rec.Phase = p
-	if p == phaseRunning {
-		e.rec.Started = time.Now()
-	}
+	e.rec.reach(p)
 	return e.rec.write(r.Bundle(e.rec.Spec.ID))
 }
 
@@ -614,7 +611,7 @@ func (r *Runtime) Status(_ context.Context, id string) (container.Status, error)
 // known is called with r.mu held.
 func (e *entry) known() bool { return e != nil && e.rec.Phase != "" && e.rec.Phase != phaseCreating }
 
-// List reports every container of this instance, in order of their ids. It also keeps their logs within bounds.
+// List reports every container of this instance, in order of their ids. It also keeps their logs within bounds, and collects what others have left to this process.
 func (r *Runtime) List(context.Context) ([]container.Status, error) {
 	r.mu.Lock()
 	out := make([]container.Status, 0, len(r.containers))
@@ -626,6 +623,9 @@ func (r *Runtime) List(context.Context) ([]container.Status, error) {
 		}
 	}
 	r.mu.Unlock()
+	if anyEnded() {
+		r.reapOrphans("")
+	}
 	slices.SortFunc(out, func(a, b container.Status) int { return strings.Compare(a.ID, b.ID) })
 	var errs []error
 	for _, c := range machines {
@@ -665,7 +665,7 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	defer r.mu.Unlock()
 	status.State, status.PID, status.ExitCode, status.Signal = container.Stopped, 0, proc.end.code, proc.end.signal
 	if e.proc == proc {
-		status.OOM = e.rec.OOM
+		status.OOM, status.Short = e.rec.OOM, e.rec.Short
 	}
 	return status, nil
 }
@@ -699,7 +699,7 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 		return -1, fmt.Errorf("%w: it is %s, want running", container.ErrState, state)
 	}
 	code, err := r.engine.Exec(ctx, c, x)
-	if err != nil {
+	if err != nil || code > signalled { // who was killed may be the program's parent
 		r.reapOrphans(id)
 		if e.reaping.CompareAndSwap(false, true) {
 			go func() {
@@ -711,8 +711,11 @@ func (r *Runtime) execute(ctx context.Context, id string, x container.ExecSpec) 
 	return code, err
 }
 
-// reapLater collects what an exec that failed has left, which may end only now: crun does not wait for what it could not execute. With that in its namespace the
-// container could not end.
+// signalled is added to a signal to be an exit code.
+const signalled = 128
+
+// reapLater collects what an exec that failed or was killed has left, which may end only now: crun does not wait for what it could not execute. With that in its
+// namespace the container could not end.
 func (r *Runtime) reapLater(id string, proc *Process) {
 	for wait := 5 * time.Millisecond; wait < 2*time.Second && r.adopts; wait *= 2 {
 		select {
@@ -763,21 +766,26 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	return nil
 }
 
-// reapOrphans is of use to a process that adopts; see Options. They are of one container, which may run on, or "" of any. Of one they are those of its namespace of
-// processes: outside of it may be the launcher of an Exec, in the same group of version 2, for which Exec waits.
+// reapOrphans is of use to a process that adopts; see Options. They are of one container, which may run on, or "" of any. A container's first process is not among
+// them: it is held, or is going to be.
 func (r *Runtime) reapOrphans(id string) {
-	if !r.adopts {
-		return
+	if r.adopts {
+		reapOrphans(r.CgroupPath(""), func(name string, pid int) bool { return (id == "" || name == id) && !r.holds(name, pid) })
 	}
+}
+
+// holds tells whether an ended process may be a container's first one, for whose end somebody waits.
+func (r *Runtime) holds(id string, pid int) bool {
 	r.mu.Lock()
-	held := map[int]bool{}
-	for _, e := range r.containers {
-		if e.proc != nil {
-			held[e.proc.pid] = true
-		}
+	defer r.mu.Unlock()
+	e := r.containers[id]
+	switch {
+	case e == nil:
+		return false
+	case e.proc == nil:
+		return e.rec.Phase == phaseCreating
 	}
-	r.mu.Unlock()
-	reapOrphans(r.CgroupPath(id), func(pid int) bool { return held[pid] || id != "" && !inside(pid) })
+	return e.proc.pid == pid
 }
 
 // logOf is the name of a container's log.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -98,11 +97,6 @@ func (g group) keyed(file, key string) (uint64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	for line := range strings.Lines(string(raw)) {
-		if k, value, _ := strings.Cut(strings.TrimSpace(line), " "); k == key {
-			n, err := strconv.ParseUint(value, 10, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
+	n, ok := keyed(string(raw), key)
+	return uint64(n), ok
 }

@@ -303,7 +303,7 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = kernel.Wait(cmd)
 		e.forget(c.ID)
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
@@ -311,7 +311,7 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 		return 0, err
 	}
 	pid := cmd.Process.Pid
-	return pid, cmd.Process.Release() // package kernel waits for it
+	return pid, kernel.Release(cmd) // package kernel waits for it
 }
 
 // errNotUp is of a machine that has not answered.
@@ -543,7 +543,11 @@ func (e *Engine) Ended(c kernel.Container, machine kernel.End) kernel.End {
 	exit, ok := readExit(c.Bundle)
 	switch {
 	case ok && exit.Error == "":
-		return kernel.End{Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM}
+		of := kernel.End{Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM}
+		if of.OOM { // what the machine has is its limit
+			of.Short = container.ShortLimit
+		}
+		return of
 	case ok:
 		e.note(c, exit.Error)
 		return kernel.End{Code: exit.Code}

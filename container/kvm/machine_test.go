@@ -359,7 +359,7 @@ func TestMachinesThatFail(t *testing.T) {
 	t.Run("out of memory", func(t *testing.T) {
 		s := spec
 		s.Args = []string{"/bin/busybox", "tail", "/dev/zero"}
-		if text, st := prints(t, r, s); !st.OOM || st.ExitCode != 137 || st.Signal != 9 {
+		if text, st := prints(t, r, s); !st.OOM || st.Short != container.ShortLimit || st.ExitCode != 137 || st.Signal != 9 {
 			t.Errorf("%+v: %q", st, text)
 		}
 	})

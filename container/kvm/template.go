@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kvm/channel"
 )
 
@@ -143,7 +144,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 		return err
 	}
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = cmd.Wait() }()
+	go func() { defer close(ended); _ = kernel.Wait(cmd) }()
 	defer func() { _ = cmd.Process.Kill(); <-ended }()
 	ctx, cancel := context.WithTimeout(ctx, e.boots)
 	defer cancel()

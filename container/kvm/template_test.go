@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	kit "weir.dev/weir/container/kernel/suite"
 )
 
@@ -176,7 +177,7 @@ func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- stays.Wait() }()
+	go func() { ended <- kernel.Wait(&stays) }()
 	half := filepath.Join(r.engine.home.Root(), "templates", halfPrefix+"made")
 	if err := os.MkdirAll(half, 0o700); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/instance"
 )
@@ -156,7 +157,7 @@ func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 	defer cancel()
 	stop := context.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
 	defer stop()
-	_ = cmd.Wait()
+	_ = kernel.Wait(cmd)
 	if exit, ok := readExit(dir); ok && exit.Code == 0 {
 		return nil
 	}

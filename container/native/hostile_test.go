@@ -711,3 +711,32 @@ func TestAForgedLauncherIsNoLauncher(t *testing.T) {
 	}
 	found(container.Running)
 }
+
+// A killed launcher leaves the program of its exec to us, in the container's namespace: the container could not end before that is collected.
+func TestWhatAKilledLauncherLeavesHoldsNobodyUp(t *testing.T) {
+	r, _, s := fresh(t)
+	withProbe(t, &s)
+	s.Args = suite.Waiting
+	must(t, r.Run(t.Context(), s))
+	over := make(chan error, 1)
+	ready, w, err := os.Pipe()
+	must(t, err)
+	defer ready.Close()
+	go func() {
+		_, err := r.Exec(context.WithoutCancel(t.Context()), "a", container.ExecSpec{Args: []string{probe, "wait", "exec"}, Stdout: w})
+		over <- err
+	}()
+	_, err = ready.Read(make([]byte, 1))
+	must(t, err)
+	_, parent := find(t, "exec")
+	must(t, unix.Kill(parent, unix.SIGKILL))
+	must(t, <-over)
+	w.Close()
+	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sh", "-c", "kill 1"}})
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if st, err := r.Wait(ctx, "a"); err != nil || st.State != container.Stopped {
+		t.Errorf("%+v, %v", st, err)
+	}
+}

@@ -141,7 +141,7 @@ func (e *Engine) launch(ctx context.Context, c kernel.Container, l *steps.List, 
 	stop := context.AfterFunc(ctx, func() { r.Close() }) // the first process is not cmd's, and may be held up
 	defer stop()
 	heard, err := l.Hear(r, func(h launcher.Said) bool { return !run && h.PID != 0 && h.Ready })
-	werr := cmd.Wait()
+	werr := kernel.Wait(cmd)
 	switch {
 	case ctx.Err() != nil:
 		return heard, ctx.Err()

@@ -25,6 +25,7 @@ var (
 func TestEngine(t *testing.T)         { kit.Run(t) }
 func TestBare(t *testing.T)           { bareKit.Run(t) }
 func TestLaunched(t *testing.T)       { kit.Launched(t) }
+func TestFailingCreates(t *testing.T) { kit.FailingCreates(t) }
 func TestChild(t *testing.T)          { kit.Child(t); bareKit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t); bareKit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 )
 
 // cliError is what a failed runtime call said.
@@ -74,7 +75,7 @@ func (e *Engine) call(ctx context.Context, id string, out *os.File, args ...stri
 	}
 	err := e.start(args[0], cmd)
 	if err == nil {
-		err = cmd.Wait()
+		err = kernel.Wait(cmd)
 	}
 	if err != nil {
 		return e.failed(ctx, args[0], log, err)

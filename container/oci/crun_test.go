@@ -78,7 +78,7 @@ func TestOneCommandSeesAnEmptyFile(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = &out, &out
 			err := startWithout(file, cmd)
 			if err == nil {
-				err = cmd.Wait()
+				err = kernel.Wait(cmd)
 			}
 			if err != nil || out.Len() > 0 {
 				t.Errorf("%v, %q: want nothing to be read", err, out.String())
@@ -133,5 +133,30 @@ func TestWhatCrunCannotExecuteHoldsNobodyUp(t *testing.T) {
 	st, err := r.Wait(ctx, "a")
 	if err != nil || st.ExitCode != 0 {
 		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// Nobody reads the output of an exec without streams: nobody waits for what keeps it open, and that can go on writing.
+func TestNobodyWaitsForWhatCrunLeavesWithoutStreams(t *testing.T) {
+	needCrun(t)
+	r, err := crunKit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
+	must(t, err)
+	defer r.Close()
+	defer func() { must(t, r.Destroy(context.Background())) }()
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting}))
+	const script = `cat; (sleep 0.3; echo x && echo x >/dev/stderr && echo wrote >/tmp/wrote; sleep 1000) & exit 3`
+	begin := time.Now()
+	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sh", "-c", script}})
+	if took := time.Since(begin); code != 3 || err != nil || took >= kernel.ExecGrace {
+		t.Errorf("exit code %d, %v, after %v", code, err, took)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var out bytes.Buffer
+		if _, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"cat", "/tmp/wrote"}, Stdout: &out}); err == nil && out.String() == "wrote\n" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("what was left cannot write")
+		}
 	}
 }

@@ -3,6 +3,7 @@ package oci
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -36,7 +37,9 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 		err = kernel.RunTTY(cmd, x)
 	} else {
 		if e.crun {
-			x = streams(x)
+			var done func()
+			x, done = streams(cmd, x)
+			defer done()
 		}
 		err = kernel.RunPiped(cmd, x)
 	}
@@ -51,17 +54,61 @@ func (e *Engine) Exec(ctx context.Context, c kernel.Container, x container.ExecS
 	return kernel.ExitCode(err)
 }
 
-// streams gives each stream that is not there a pipe: see nothing.
-func streams(x container.ExecSpec) container.ExecSpec {
+// streams gives each stream that is not there a null device that nobody else has, see nothing. Where none can be made it is a pipe: what keeps that open in the end
+// is waited for, as if somebody read it.
+func streams(cmd *exec.Cmd, x container.ExecSpec) (all container.ExecSpec, done func()) {
+	null, err := ownNull()
+	if err != nil {
+		if x.Stdin == nil {
+			x.Stdin = nothing()
+		}
+		for _, w := range []*io.Writer{&x.Stdout, &x.Stderr} {
+			if *w == nil {
+				*w = io.Discard
+			}
+		}
+		return x, func() {}
+	}
 	if x.Stdin == nil {
-		x.Stdin = nothing()
+		cmd.Stdin = null
 	}
 	for _, w := range []*io.Writer{&x.Stdout, &x.Stderr} {
 		if *w == nil {
-			*w = io.Discard
+			*w = null
 		}
 	}
-	return x
+	return x, func() { null.Close() }
+}
+
+// ownNull makes a null device in a file system of its own, which goes when the last process has closed it.
+func ownNull() (*os.File, error) {
+	fail := func(err error) (*os.File, error) { return nil, fmt.Errorf("make a null device: %w", err) }
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fail(err)
+	}
+	dir, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(dir)
+	const name = "null"
+	err = unix.Mknodat(dir, name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
+	if err == nil {
+		err = unix.Fchmodat(dir, name, 0o666, 0) // whatever the umask is
+	}
+	if err != nil {
+		return fail(err)
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // writeProcess describes the process to the runtime in full: the container's first one with other arguments. Of a command line alone runc makes the same, but

@@ -43,49 +43,62 @@ func About(ctx context.Context, o Options) container.About {
 	return a
 }
 
-// versions are what programs say of themselves, and of which package they are.
-var versions kernel.PerFile[said]
-
-type said struct{ text, distribution string }
+// versions are what programs say of themselves, packages the versions of the packages that they belong to.
+var versions, packages kernel.PerFile[string]
 
 // checkVersion reads a program's version, and refuses a runc with known ways out that user namespaces do not close, and tells of one whose ways out they do close. Other runtimes
 // have other faults: nothing is known of them here.
 func checkVersion(ctx context.Context, cli string) (version, warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	v, err := versions.Of(cli, func() (said, error) {
+	text, err := versions.Of(cli, func() (string, error) {
 		cmd := exec.CommandContext(ctx, cli, "--version")
 		cmd.WaitDelay = time.Second // what it has started and left does not hold us up
 		out, err := cmd.Output()
 		if err != nil {
-			return said{}, fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
+			return "", fmt.Errorf("%s --version: %w: want the program of an OCI runtime, such as runc or crun", cli, err)
 		}
-		return said{string(out), distribution(ctx, cli)}, ctx.Err()
+		return string(out), ctx.Err()
 	})
 	if err != nil {
 		return "", "", err
 	}
-	version, _, _ = strings.Cut(v.text, "\n")
-	warning, err = judge(v.text, v.distribution)
+	pkg, unknown := packages.Of(cli, func() (string, error) { return distribution(ctx, cli) })
+	version, _, _ = strings.Cut(text, "\n")
+	warning, err = judge(text, pkg)
+	if errors.Is(err, ErrVulnerable) && unknown != nil && !errors.Is(unknown, exec.ErrNotFound) {
+		err = fmt.Errorf("%w, unless its distribution has repaired it, which could not be found out: %w", err, unknown)
+	}
 	return version, warning, err
 }
 
-// distribution is the version of the Debian package that a program belongs to, "" none.
-func distribution(ctx context.Context, program string) string {
+// distribution is the version of the Debian package that a program belongs to, "" none. An error: dpkg-query gave no answer.
+func distribution(ctx context.Context, program string) (string, error) {
 	path, err := filepath.EvalSymlinks(program)
 	if err != nil {
-		return ""
+		return "", err
 	}
-	out, err := exec.CommandContext(ctx, "dpkg-query", "--search", path).Output()
-	name, _, ok := strings.Cut(string(out), ":")
+	out, err := askPackages(ctx, "--search", path)
+	name, _, ok := strings.Cut(out, ":")
 	if err != nil || !ok {
-		return ""
+		return "", err
 	}
-	out, err = exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat", "${Version}", name).Output()
-	if err != nil {
-		return ""
+	return askPackages(ctx, "--show", "--showformat", "${Version}", name)
+}
+
+// askPackages is what dpkg-query answers, "" that it knows of no such package. An error: it could not be started, was killed, or has failed itself.
+func askPackages(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "dpkg-query", args...).Output()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("dpkg-query: %w", ctx.Err())
+	case errors.As(err, &exit) && exit.ExitCode() == 1: // 2 is a failure, see dpkg-query(1)
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("dpkg-query: %w", err)
 	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out)), nil
 }
 
 var runcVersion = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)

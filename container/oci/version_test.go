@@ -56,3 +56,40 @@ func TestVulnerableRuntimeIsRefused(t *testing.T) {
 	must(t, r.Destroy(t.Context()))
 	must(t, r.Close())
 }
+
+// What dpkg-query could not say is asked again, and is said meanwhile: the program may well be repaired.
+func TestAPackageThatCouldNotBeAskedForIsAskedForAgain(t *testing.T) {
+	dir := t.TempDir()
+	cli, query := filepath.Join(dir, "runc"), filepath.Join(dir, "dpkg-query")
+	must(t, os.WriteFile(cli, []byte("#!/bin/sh\necho runc version 1.1.5\n"), 0o755))
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	for _, c := range []struct {
+		script  string
+		refused bool
+		says    string
+	}{
+		{"", true, "could not be found out: dpkg-query: fork/exec"}, // no program
+		{"#!/bin/sh\nexit 2\n", true, "could not be found out: dpkg-query: exit status 2"},
+		{"#!/bin/sh\nkill -9 $$\n", true, "could not be found out: dpkg-query: signal: killed"},
+		{"#!/bin/sh\ncase $1 in --search) echo runc: $2;; *) echo 1.1.5+ds1-1+deb12u1;; esac\n", false, "CVE-2025-31133"},
+		{"#!/bin/sh\nexit 1\n", false, "CVE-2025-31133"}, // an answer is kept
+	} {
+		must(t, os.RemoveAll(query))
+		must(t, os.WriteFile(query, []byte(c.script), 0o755))
+		_, warning, err := checkVersion(t.Context(), cli)
+		if errors.Is(err, ErrVulnerable) != c.refused || c.refused && !strings.Contains(err.Error(), c.says) || !c.refused && !strings.Contains(warning, c.says) {
+			t.Errorf("%q: %q, %v; want %q", c.script, warning, err, c.says)
+		}
+	}
+}
+
+// No dpkg-query, no package of Debian's: there is nothing to be found out.
+func TestWithoutDpkgAProgramIsOfNoPackage(t *testing.T) {
+	dir := t.TempDir()
+	cli := filepath.Join(dir, "runc")
+	must(t, os.WriteFile(cli, []byte("#!/bin/sh\necho runc version 1.1.5\n"), 0o755))
+	t.Setenv("PATH", dir)
+	if _, _, err := checkVersion(t.Context(), cli); !errors.Is(err, ErrVulnerable) || strings.Contains(err.Error(), "found out") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -187,7 +187,9 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	if err == nil {
 		defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
 		defer attend(ctx, said, hold, over)()
-		err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
+		if err = t.KeepSteps(c, inner); err == nil { // meanwhile the program works
+			err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
+		}
 	}
 	if err == nil {
 		held := t.holdOf(monitor.PID(), x, c, run, made)
@@ -303,18 +305,19 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 
 // held starts a command that nobody waits for. over is closed when it has ended, and is collected.
 func held(cmd *exec.Cmd) (*kernel.Process, <-chan struct{}, error) {
-	if err := cmd.Start(); err != nil {
+	if err := kernel.Start(cmd); err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = cmd.Process.Release() }()
 	p, _, err := kernel.OpenProcess(cmd.Process.Pid, 0)
 	if err != nil { // it is our child, and not collected
 		_ = cmd.Process.Kill()
-		_, werr := cmd.Process.Wait()
-		return nil, nil, errors.Join(err, werr)
+		return nil, nil, errors.Join(err, kernel.Wait(cmd))
 	}
 	over := make(chan struct{})
-	go p.Collect(over)
+	go func() {
+		p.Collect(over)
+		_ = kernel.Release(cmd)
+	}()
 	return p, over, nil
 }
 

@@ -112,6 +112,7 @@ func (p *Program) Fork(what string, flags uintptr) Fork {
 type Error struct {
 	What  string
 	Errno unix.Errno
+	Step  int // see Whats
 }
 
 func (e *Error) Error() string { return e.What + ": " + e.Errno.Error() }
@@ -155,7 +156,7 @@ func (p *Program) Hear(r io.Reader, enough func(Said) bool) (Said, error) {
 
 func (p *Program) failure(step int, e unix.Errno) error {
 	if step < 0 || step >= len(p.steps) {
-		return &Error{fmt.Sprintf("step %d", step), e}
+		return &Error{fmt.Sprintf("step %d", step), e, step}
 	}
-	return &Error{p.steps[step].what, e}
+	return &Error{p.steps[step].what, e, step}
 }

@@ -2,14 +2,18 @@ package steps
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/container"
+	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/launcher"
 )
 
@@ -96,5 +100,89 @@ func TestFailingStepIsNamed(t *testing.T) {
 				t.Errorf("got %v, want %q in it", err, c.want)
 			}
 		})
+	}
+}
+
+// A first process that another daemon has taken hold of before it waited is started by one that has not made its list.
+func TestAStepThatFailsAtTheStartIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		keep bool
+		want string
+	}{
+		"while it prepares itself": {true, "join cgroup /no/group: no such file"},
+		"when it waited":           {false, `command "sh" not found in the image`}, // then there is only that
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, box := &Maker{}, kernel.Container{Spec: container.Spec{ID: "a", Args: []string{"sh"}}, Bundle: t.TempDir()}
+			if err := m.MakePipes(box, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := New()
+			defer l.Close()
+			l.Call("wait", unix.SYS_READ, launcher.Int(GoFD), l.Bytes(make([]byte, 8)), launcher.Int(1))
+			l.Join("/no/group")
+			l.Execute([]string{"sh"}, []string{"PATH=/bin"})
+			if c.keep {
+				if err := m.KeepSteps(box, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			said, write, err := m.OpenSaid(box)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer said.Close()
+			start, err := os.OpenFile(m.Path(box, GoFile), os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd, done, err := l.Command(t.Context(), nil, write, start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer done()
+			err = cmd.Start()
+			write.Close()
+			start.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Start(t.Context(), box); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+			_ = cmd.Wait()
+		})
+	}
+}
+
+// Who has been told to go on may still prepare himself. It is not found running before it does.
+func TestWhoIsToldToGoOnIsFoundWhenItDoes(t *testing.T) {
+	m, box := &Maker{}, kernel.Container{Spec: container.Spec{ID: "a"}, Bundle: t.TempDir(), PID: os.Getpid()}
+	if err := m.MakePipes(box, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(m.Path(box, GoFile), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := m.Find(t.Context(), box); err != nil || found.State != container.Created {
+		t.Errorf("it waits, and is %+v, %v", found, err)
+	}
+	if err := m.LetGo(box); err != nil {
+		t.Fatal(err)
+	}
+	found := make(chan kernel.Found, 1)
+	go func() {
+		f, _ := m.Find(context.Background(), box)
+		found <- f
+	}()
+	select {
+	case f := <-found:
+		t.Fatalf("it prepares itself, and is %+v", f)
+	case <-time.After(100 * time.Millisecond):
+	}
+	reader.Close() // as the execution of the command does
+	if f := <-found; f.State != container.Running {
+		t.Errorf("it is the command, and is %+v", f)
 	}
 }

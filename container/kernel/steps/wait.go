@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -32,6 +34,24 @@ const (
 	GoFile   = "go"
 	SaidFile = "said"
 )
+
+// stepsFile of a bundle has what the steps of the container's first process are for.
+const stepsFile = "steps"
+
+// KeepSteps records what the steps of a container's first process are for: one that is taken hold of before it waits may be started by the next daemon, which has
+// not made the list.
+func (m *Maker) KeepSteps(c kernel.Container, l *List) error {
+	return os.WriteFile(filepath.Join(c.Bundle, stepsFile), []byte(strings.Join(l.Whats(), "\x00")), 0o600)
+}
+
+// failedAt is what a step of a first process is for that has failed at its start. Where nothing is recorded, it was taken hold of when it waited already.
+func failedAt(c kernel.Container, step int) string {
+	raw, err := os.ReadFile(filepath.Join(c.Bundle, stepsFile))
+	if all := strings.Split(string(raw), "\x00"); err == nil && step >= 0 && step < len(all) {
+		return all[step]
+	}
+	return launcher.Executing
+}
 
 // Path of one of these files.
 func (m *Maker) Path(c kernel.Container, file string) string {
@@ -98,7 +118,7 @@ func (m *Maker) Start(ctx context.Context, c kernel.Container) error {
 	var failed *launcher.Error
 	_, err = launcher.New(SaidFD).Hear(r, func(launcher.Said) bool { return false })
 	if errors.As(err, &failed) {
-		failed.What = launcher.Executing // the only step that is left
+		failed.What = failedAt(c, failed.Step)
 	}
 	if err != nil {
 		return launcher.Explain(errors.Join(err, ctx.Err()), c.Args)
@@ -118,7 +138,7 @@ func (m *Maker) LetGo(c kernel.Container) error {
 
 // Find looks at the container's process. It still waits if somebody reads the pipe that no program of an image has open, and nothing is in it to be read.
 // What /proc says that it executes would be no proof: a program may give itself the launcher's name.
-func (m *Maker) Find(_ context.Context, c kernel.Container) (kernel.Found, error) {
+func (m *Maker) Find(ctx context.Context, c kernel.Container) (kernel.Found, error) {
 	if c.PID == 0 { // launched, and perhaps not to the end
 		return kernel.Found{}, nil
 	}
@@ -130,8 +150,23 @@ func (m *Maker) Find(_ context.Context, c kernel.Container) (kernel.Found, error
 		return kernel.Found{State: container.Running, PID: c.PID}, nil
 	}
 	defer start.Close()
-	if n, err := unix.IoctlGetInt(int(start.Fd()), unix.TIOCINQ); err == nil && n > 0 { // told to go on already
-		return kernel.Found{State: container.Running, PID: c.PID}, nil
+	if n, err := unix.IoctlGetInt(int(start.Fd()), unix.TIOCINQ); err != nil || n == 0 {
+		return kernel.Found{State: container.Created, PID: c.PID}, nil
 	}
-	return kernel.Found{State: container.Created, PID: c.PID}, nil
+	// It is told to go on already, but may still prepare itself. Nothing of the image runs beside that.
+	for deadline := time.Now().Add(preparesIn); hasReader(start) && ctx.Err() == nil && time.Now().Before(deadline); {
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", c.PID)); err != nil {
+		return kernel.Found{State: container.Stopped}, ctx.Err()
+	}
+	return kernel.Found{State: container.Running, PID: c.PID}, ctx.Err()
+}
+
+// preparesIn is more than a first process takes to prepare itself.
+const preparesIn = 5 * time.Second
+
+// hasReader tells whether somebody reads a pipe, by its other end. It waits some milliseconds for the last one to leave.
+func hasReader(w *os.File) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.Fd())}}, 10)
+	return n == 0 || err != nil
 }

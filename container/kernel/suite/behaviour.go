@@ -108,8 +108,8 @@ func (k Kit) limits(t *testing.T) {
 	must(t, r.Run(t.Context(), spec))
 	st, err := r.Wait(t.Context(), "a")
 	must(t, err)
-	if st.ExitCode != 137 || st.Signal != 9 || !st.OOM {
-		t.Errorf("out of memory: %+v, want exit code 137, signal 9 and that", st)
+	if st.ExitCode != 137 || st.Signal != 9 || !st.OOM || st.Short != container.ShortLimit {
+		t.Errorf("out of memory: %+v, want exit code 137, signal 9, and that its own limit was reached", st)
 	}
 	if again, err := r.Status(t.Context(), "a"); err != nil || again != st {
 		t.Errorf("the status differs from what was waited for: %+v, %v", again, err)

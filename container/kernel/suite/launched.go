@@ -2,11 +2,13 @@ package suite
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -21,6 +23,7 @@ func (k Kit) Launched(t *testing.T) {
 	t.Run("nothing of the host is open", k.nothingOfTheHostIsOpen)
 	t.Run("signals are as at boot", k.signalsAreAsAtBoot)
 	t.Run("the daemon's OOM score is its own", k.daemonsOOMScoreIsItsOwn)
+	t.Run("want of memory above a container is not its limit's", k.memoryIsShortAbove)
 }
 
 // Neither the process that waits nor the one that runs has anything of the host open, and nobody but the host's root can look into the one that waits.
@@ -91,6 +94,61 @@ func (k Kit) daemonsOOMScoreIsItsOwn(t *testing.T) {
 	must(t, err)
 	if strings.Contains(text.String(), "lowered") {
 		t.Error("it lowers its score")
+	}
+}
+
+// FailingCreates is for an engine whose Exec has a child of ours in the container's group, the launcher: who removes another container that could not be made
+// leaves its exit code to Exec.
+func (k Kit) FailingCreates(t *testing.T) {
+	r, s := k.fresh(t)
+	s.ID, s.Args = "a", Waiting
+	must(t, r.Run(t.Context(), s))
+	var failing, execs sync.WaitGroup
+	over := make(chan struct{})
+	for i := range 8 {
+		failing.Go(func() {
+			bad := s
+			bad.ID, bad.Args = fmt.Sprint("b", i), []string{"/no/such/program"}
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					if err := r.Run(context.Background(), bad); err == nil {
+						t.Error("a container without a program runs")
+					}
+				}
+			}
+		})
+	}
+	for range 8 {
+		execs.Go(func() {
+			for range 100 {
+				if code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sleep", "0"}}); code != 0 || err != nil {
+					t.Errorf("exit code %d, %v", code, err)
+				}
+			}
+		})
+	}
+	execs.Wait()
+	close(over)
+	failing.Wait()
+}
+
+// The group of the instance's containers stands here for a host whose memory is short.
+func (k Kit) memoryIsShortAbove(t *testing.T) {
+	r, s := k.fresh(t)
+	s.ID, s.Memory = "a", 512<<20
+	s.Mounts = []container.Mount{{Source: t.TempDir(), Target: "/run/weir"}}
+	s.Args = sh("until [ -e /run/weir/go ]; do sleep 0.01; done; x=a; while :; do x=$x$x; done")
+	must(t, r.Run(t.Context(), s))
+	file, _ := limit(t, r, "", "memory", "memory.limit_in_bytes", "memory.max")
+	must(t, os.WriteFile(file, []byte("33554432"), 0))
+	must(t, os.WriteFile(filepath.Join(s.Mounts[0].Source, "go"), nil, 0o644))
+	st, err := r.Wait(t.Context(), "a")
+	must(t, err)
+	if !st.OOM || st.Short != container.ShortHost {
+		t.Errorf("%+v, want it killed for want of memory, but not by its own limit", st)
 	}
 }
 
