@@ -450,7 +450,7 @@ func nothingPasses(t *testing.T, r *rig.Rig) {
 }
 
 // verdicts takes what the function says of flows, as the platform does, and tells of it.
-func verdicts(t *testing.T, path string) <-chan string {
+func verdicts(t testing.TB, path string) <-chan string {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	must(t, err)
