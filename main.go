@@ -233,6 +233,8 @@ func unit(o service.UnitOptions) (string, error) {
 // coded gives errors their documented exit codes.
 func coded(err error) error {
 	switch {
+	case errors.Is(err, daemon.ErrFile), errors.Is(err, store.ErrPEM): // whatever is wrong with it
+		return command.WithCode(command.ExitInvalid, err)
 	case errors.Is(err, daemon.ErrNotRoot), errors.Is(err, datapath.ErrUnsupported):
 		return command.WithCode(command.ExitForbidden, err)
 	case errors.Is(err, daemon.ErrRunning), errors.Is(err, daemon.ErrAbroad), errors.Is(err, daemon.ErrForeign), errors.Is(err, store.ErrLocked), errors.Is(err, store.ErrWhole),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetch what Weir is tested and measured beside, on Debian or Ubuntu. Safe to run again: does nothing when all is there.
 # A kernel with WireGuard is unpacked into build/vm: tests of encrypted tunnels, and of the runtime kvm, boot it in virtual machines.
-# Docker's engine, LXC, an Open vSwitch with DPDK, an image registry and nginx are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
+# Docker's engine, LXC, an Open vSwitch with DPDK, an image registry, nginx and softflowd are unpacked into build/peers and not installed: installed they would start now and at every boot, and change the packet filter.
 # DPDK's testpmd is installed: it starts nothing. os-ken, a controller in Python, is in a virtual environment in build/os-ken-VERSION.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -12,9 +12,9 @@ dir=build/peers
 need=(patchelf libapparmor1 libcap2 libseccomp2 libselinux1 dpdk-dev gcc libc6-dev libpcap-dev skopeo mmdebstrap debian-archive-keyring) # the libraries: LXC's; gcc, libc6-dev, libpcap-dev: lab/functions; skopeo pulls from our registry; mmdebstrap makes images of Debian packages, by Debian's keys also on Ubuntu
 newest() { apt-cache pkgnames "$1" | sort -V | tail -n 1; } # of packages whose names carry an ABI
 testpmd() { newest librte-net-af-packet; }
-unpack=(docker.io containerd lxc openvswitch-switch-dpdk docker-registry nginx)
+unpack=(docker.io containerd lxc openvswitch-switch-dpdk docker-registry nginx softflowd)
 polls=usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk # installed it would take the place of the machine's ovs-vswitchd
-unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ] && [ -x "$dir/usr/sbin/ovs-vswitchd-dpdk" ] && [ -x "$dir/usr/bin/docker-registry" ] && [ -x "$dir/usr/sbin/nginx" ]; }
+unpacked() { [ -x "$dir/usr/sbin/dockerd" ] && [ -x "$dir/usr/bin/containerd" ] && [ -x "$dir/usr/bin/lxc-start" ] && [ -x "$dir/usr/sbin/ovs-vswitchd-dpdk" ] && [ -x "$dir/usr/bin/docker-registry" ] && [ -x "$dir/usr/sbin/nginx" ] && [ -x "$dir/usr/sbin/softflowd" ]; }
 installed() { command -v dpdk-testpmd >/dev/null && dpkg-query -W "${need[@]}" "$(testpmd)" >/dev/null 2>&1; }
 kernel() { compgen -G 'build/vm/kern/boot/vmlinuz-*-cloud-amd64' >/dev/null; }
 # For `make attack` only: schemathesis, which makes requests from the OpenAPI document, in a virtual environment of its own, in versions that are pinned.

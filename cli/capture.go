@@ -66,7 +66,7 @@ traffic; how many is said at the end and stands in the file. It takes the role o
 			if write != "-" {
 				f, err := os.OpenFile(write, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // what is in frames is not for everybody
 				if err != nil {
-					return command.WithCode(command.ExitInvalid, fmt.Errorf("capture: %w", err))
+					return fmt.Errorf("capture: %w", err)
 				}
 				defer func() { err = errors.Join(err, f.Close()) }()
 				to = f

@@ -22,7 +22,7 @@ func writeDocs(w io.Writer, root *cobra.Command) error {
 	for _, e := range command.ExitCodes {
 		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Meaning)
 	}
-	b.WriteString("\n`weir function exec` ends with the code of the process that it ran.\n\n")
+	b.WriteString("\n" + command.FilesRule + "\n\n`weir function exec` ends with the code of the process that it ran.\n\n")
 	for _, c := range root.Commands() {
 		if c.Name() == "environment" {
 			fmt.Fprintf(&b, "## Environment\n\n%s\n\n", c.Long)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,7 +39,11 @@ again and again is told every 5 minutes. It needs the role viewer; run it beside
 			if state == "" {
 				state = args[0] + ".state"
 			}
-			return notify.Run(ctx, notify.Options{Client: c, Config: config, State: state, Log: notifyLog(a.Stderr)})
+			err = notify.Run(ctx, notify.Options{Client: c, Config: config, State: state, Log: notifyLog(a.Stderr)})
+			if errors.Is(err, notify.ErrFile) {
+				return command.WithCode(command.ExitInvalid, err)
+			}
+			return err
 		}),
 	}
 	cmd.Flags().StringVar(&state, "state", "", "file where it writes down how far it is (default FILE.state)")

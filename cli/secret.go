@@ -42,17 +42,17 @@ func (a *app) secretSetCommand() *cobra.Command {
 			if from != "-" {
 				f, err := os.Open(from)
 				if err != nil {
-					return err
+					return command.WithCode(command.ExitInvalid, fmt.Errorf("secret: %w", err))
 				}
 				defer f.Close()
 				in = f
 			}
 			value, err := io.ReadAll(io.LimitReader(in, api.MaxSecret+1))
 			if err != nil {
-				return fmt.Errorf("read the secret: %w", err)
+				return command.WithCode(command.ExitInvalid, fmt.Errorf("secret: %w", err))
 			}
 			if n := len(value); n < 1 || n > api.MaxSecret {
-				return command.Usage("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret)
+				return command.WithCode(command.ExitInvalid, fmt.Errorf("a secret of %d bytes or more: want 1 to %d", n, api.MaxSecret))
 			}
 			s, err := c.PutSecret(ctx, args[0], value)
 			if err != nil {

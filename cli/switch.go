@@ -72,7 +72,7 @@ Made again, a certificate replaces none: the former one works until it expires o
 			if request != "" {
 				text, err := os.ReadFile(request)
 				if err != nil {
-					return command.Usage("--request: %w", err)
+					return command.WithCode(command.ExitInvalid, fmt.Errorf("--request: %w", err))
 				}
 				req.Request = string(text)
 			} else if key, req.Request, err = switchKey(); err != nil {

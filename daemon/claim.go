@@ -26,6 +26,8 @@ var (
 	ErrNotRoot = errors.New("root is needed")
 	ErrAbroad  = errors.New("lives in another network namespace")
 	ErrForeign = errors.New("no state directory of Weir")
+	// ErrFile is about a file that an option names: it cannot be read, or what it holds cannot be used.
+	ErrFile = errors.New("unusable file")
 )
 
 // homeFile is a bind mount of the network namespace in which the instance lives.

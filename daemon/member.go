@@ -99,7 +99,7 @@ func enter(ctx context.Context, o AgentOptions) (*member, error) {
 	}
 	token, err := readToken(o.TokenFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
 	return m, m.join(ctx, id, token)
 }

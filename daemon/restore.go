@@ -73,12 +73,12 @@ func (o UpOptions) restore(ctx context.Context) error {
 	}
 	f, err := os.Open(o.Restore)
 	if err != nil {
-		return fmt.Errorf("--restore: %w", err)
+		return fmt.Errorf("%w: --restore: %w", ErrFile, err)
 	}
 	h, values, err := backup.Read(f)
 	_ = f.Close()
 	if err != nil {
-		return fmt.Errorf("--restore %s: %w: nothing was changed", o.Restore, err)
+		return fmt.Errorf("%w: --restore %s: %w: nothing was changed", ErrFile, o.Restore, err)
 	}
 	err = store.Restore(ctx, store.RestoreOptions{Dir: o.storeDir(), SocketDir: o.Instance.Run, Header: h, Values: values, Replace: o.Replace})
 	if err != nil {

@@ -96,7 +96,7 @@ func Up(ctx context.Context, o UpOptions) (err error) {
 	// Open the store and make the manager.
 	key, err := secretKey(o.SecretKey)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrFile, err)
 	}
 	st, err := store.Open(ctx, store.Options{
 		Dir: o.storeDir(), SocketDir: o.Instance.Run, Endpoints: o.Etcd, CA: o.EtcdCA, Cert: o.EtcdCert, KeyFile: o.EtcdKey, Log: o.Log, Remedy: o.remedy,

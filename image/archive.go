@@ -51,14 +51,14 @@ func (s *Store) importAny(ctx context.Context, file, as string) (out []Image, er
 	}
 	info, err := os.Stat(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 	}
 	var names []string
 	switch {
 	case info.IsDir():
 		names, err = s.importLayout(ctx, file, as)
 	case !info.Mode().IsRegular():
-		err = fmt.Errorf("want a file, or a directory with an OCI layout")
+		err = fmt.Errorf("%w: want a file, or a directory with an OCI layout", ErrArchive)
 	default:
 		names, err = s.importFile(ctx, file, as)
 	}
@@ -192,7 +192,7 @@ func (s *Store) importFile(ctx context.Context, file, as string) ([]string, erro
 	if _, oci := c["index.json"]; oci {
 		return s.importLayout(ctx, half, as)
 	}
-	return nil, errors.New("neither an OCI archive nor one of `docker save`: it has no index.json and no manifest.json")
+	return nil, fmt.Errorf("%w: neither an OCI archive nor one of `docker save`: it has no index.json and no manifest.json", ErrArchive)
 }
 
 // contents of an archive: its entries by name, of several with one name the first.
@@ -230,12 +230,12 @@ func (c contents) small(name string) error {
 // admit refuses an image of `docker save` that is more than an image may be. Each layer that it names is read, however often it is named.
 func (c contents) admit(d tarball.Descriptor) error {
 	if n := len(d.Layers); n > maxLayers {
-		return fmt.Errorf("its image %s has %d layers, at most %d", clipped(d.Config), n, maxLayers)
+		return fmt.Errorf("%w: its image %s has %d layers, at most %d", ErrArchive, clipped(d.Config), n, maxLayers)
 	}
 	var all int64
 	for _, l := range d.Layers {
 		if all += c.size(l); all > maxUnpacked {
-			return fmt.Errorf("its image %s has more than %d GiB", clipped(d.Config), maxUnpacked>>30)
+			return fmt.Errorf("%w: its image %s has more than %d GiB", ErrArchive, clipped(d.Config), maxUnpacked>>30)
 		}
 	}
 	return c.small(d.Config)
@@ -259,7 +259,7 @@ func (u until) Read(p []byte) (int, error) {
 func extract(ctx context.Context, file, to string) (c contents, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -278,11 +278,11 @@ func extract(ctx context.Context, file, to string) (c contents, err error) {
 		case errors.Is(err, io.EOF):
 			return c, nil
 		case err != nil && n == 0:
-			return nil, fmt.Errorf("no tar archive (a compressed one has to be unpacked first): %w", err)
+			return nil, fmt.Errorf("%w: no tar archive (a compressed one has to be unpacked first): %w", ErrArchive, err)
 		case err != nil:
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 		case n >= maxEntries:
-			return nil, fmt.Errorf("more than %d files", maxEntries)
+			return nil, fmt.Errorf("%w: more than %d files", ErrArchive, maxEntries)
 		case len(h.Name) > maxPath || len(h.Linkname) > maxPath:
 			return nil, fmt.Errorf("%w: a name of %d bytes in it: want at most %d", ErrCorrupt, max(len(h.Name), len(h.Linkname)), maxPath)
 		case ctx.Err() != nil:
@@ -299,7 +299,7 @@ func extract(ctx context.Context, file, to string) (c contents, err error) {
 			return nil, fmt.Errorf("%w: its files have more bytes than it has itself, %d: want one that is not sparse (tar without --sparse)", ErrCorrupt, info.Size())
 		}
 		if total += e.size; total > maxUnpacked {
-			return nil, fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+			return nil, fmt.Errorf("%w: it has more than %d GiB", ErrArchive, maxUnpacked>>30)
 		}
 		if _, there := c[name]; !there {
 			c[name] = e
@@ -308,7 +308,11 @@ func extract(ctx context.Context, file, to string) (c contents, err error) {
 		if _, err := v1.NewHash("sha256:" + hex); h.Typeflag != tar.TypeReg || !(blob && err == nil || name == "index.json" || name == "oci-layout" || name == referrersFile) {
 			continue
 		}
-		if err := writeNew(filepath.Join(to, filepath.FromSlash(name)), all); err != nil {
+		err = writeNew(filepath.Join(to, filepath.FromSlash(name)), all)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: it ends in the middle of a file: %w", ErrArchive, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -341,13 +345,13 @@ func (s *Store) importLayout(ctx context.Context, dir, as string) (names []strin
 		return about
 	})
 	if len(refs) == 0 {
-		return nil, errors.New("it has no image: want an OCI layout with an index.json that names some")
+		return nil, fmt.Errorf("%w: it has no image: want an OCI layout with an index.json that names some", ErrArchive)
 	}
 	if len(refs) > maxNames {
-		return nil, fmt.Errorf("it names %d images, at most %d", len(refs), maxNames)
+		return nil, fmt.Errorf("%w: it names %d images, at most %d", ErrArchive, len(refs), maxNames)
 	}
 	if as != "" && len(refs) > 1 {
-		return nil, fmt.Errorf("it has %d images: one name is not enough for them", len(refs))
+		return nil, fmt.Errorf("%w: it has %d images: one name is not enough for them", ErrArchive, len(refs))
 	}
 	from := &Store{dirs: []string{dir}, own: dir}
 	for _, r := range refs {
@@ -393,7 +397,7 @@ func (s *Store) importDocker(ctx context.Context, file, as string, c contents) (
 	}
 	m, err := tarball.LoadManifest(open)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 	}
 	for _, d := range m {
 		names = append(names, d.RepoTags...)
@@ -402,29 +406,29 @@ func (s *Store) importDocker(ctx context.Context, file, as string, c contents) (
 		}
 	}
 	if len(names) > maxNames {
-		return nil, fmt.Errorf("its images have %d names, at most %d", len(names), maxNames)
+		return nil, fmt.Errorf("%w: its images have %d names, at most %d", ErrArchive, len(names), maxNames)
 	}
 	if as != "" {
 		if len(m) != 1 {
-			return nil, fmt.Errorf("it has %d images: one name is not enough for them", len(m))
+			return nil, fmt.Errorf("%w: it has %d images: one name is not enough for them", ErrArchive, len(m))
 		}
 		img, err := tarball.Image(open, nil)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 		}
 		return []string{as}, s.bring(ctx, as, img)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("its image has no name: give it one (--as NAME:TAG)")
+		return nil, fmt.Errorf("%w: its image has no name: give it one (--as NAME:TAG)", ErrArchive)
 	}
 	for i, n := range names {
 		tag, err := name.NewTag(n)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 		}
 		img, err := tarball.Image(open, &tag)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrArchive, err)
 		}
 		names[i] = familiar(n)
 		if err := s.bring(ctx, names[i], img); err != nil {

@@ -135,7 +135,7 @@ func (r Recipe) ownLayer(ctx context.Context, work string) (l builtLayer, files 
 		}
 		content, err := os.ReadFile(src)
 		if err != nil {
-			return builtLayer{}, nil, fmt.Errorf("%s: %w", f.To, err)
+			return builtLayer{}, nil, fmt.Errorf("%w: %s: %w", ErrRecipe, f.To, err)
 		}
 		b.file(f.To, mode, content)
 		files = append(files, builtFile{f.To, f.From == "", content})
@@ -178,7 +178,7 @@ func runCompiler(cmd *exec.Cmd, remedy string) error {
 		return fmt.Errorf("%s is missing: %s", cmd.Args[0], remedy)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(text))
+		return fmt.Errorf("%w: %s: %w\n%s", ErrRecipe, strings.Join(cmd.Args, " "), err, bytes.TrimSpace(text))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 var (
 	ErrNotFound = errors.New("image not found")
 	ErrCorrupt  = errors.New("image corrupt")
+	ErrArchive  = errors.New("unusable archive") // of images, or a layout
+	ErrRecipe   = errors.New("unusable recipe")  // or files that it names
 )
 
 // Labels of the NF contract, in the OCI image config.

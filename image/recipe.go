@@ -56,19 +56,27 @@ var (
 
 // LoadRecipe reads and checks DIR/image.yaml. Errors carry line and column.
 func LoadRecipe(dir string) (Recipe, error) {
+	r, err := loadRecipe(dir)
+	if err != nil {
+		return Recipe{}, fmt.Errorf("%w: %w", ErrRecipe, err)
+	}
+	return r, nil
+}
+
+func loadRecipe(dir string) (Recipe, error) {
 	file := filepath.Join(dir, RecipeFile)
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		return Recipe{}, fmt.Errorf("read recipe: %w", err)
+		return Recipe{}, fmt.Errorf("%w", err)
 	}
 	r := Recipe{dir: dir}
 	if err := yaml.NewDecoder(bytes.NewReader(raw), yaml.Strict()).Decode(&r); err != nil {
-		return Recipe{}, fmt.Errorf("recipe %s: %w", file, err)
+		return Recipe{}, fmt.Errorf("%s: %w", file, err)
 	}
 	if r.ConfigSchema != "" {
 		schema, err := os.ReadFile(filepath.Join(dir, r.ConfigSchema))
 		if err != nil {
-			return Recipe{}, fmt.Errorf("recipe %s: config_schema: %w", file, err)
+			return Recipe{}, fmt.Errorf("%s: config_schema: %w", file, err)
 		}
 		if r.Labels == nil {
 			r.Labels = map[string]string{}
@@ -78,7 +86,7 @@ func LoadRecipe(dir string) (Recipe, error) {
 	if r.Example != "" {
 		text, err := exampleIn(filepath.Join(dir, r.Example))
 		if err != nil {
-			return Recipe{}, fmt.Errorf("recipe %s: example: %w", file, err)
+			return Recipe{}, fmt.Errorf("%s: example: %w", file, err)
 		}
 		if r.Labels == nil {
 			r.Labels = map[string]string{}
@@ -86,7 +94,7 @@ func LoadRecipe(dir string) (Recipe, error) {
 		r.Labels[LabelExample] = text
 	}
 	if err := r.check(); err != nil {
-		return Recipe{}, fmt.Errorf("recipe %s: %w", file, err)
+		return Recipe{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return r, nil
 }

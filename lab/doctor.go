@@ -351,7 +351,7 @@ func (x *Examination) programs() {
 		{"iperf3", "experiment tcp"}, {"iperf", "experiments tcp-pairs and udp-pairs; tcp, tool iperf"}, {"nuttcp", "experiment tcp, tool nuttcp"},
 		{"sockperf", "experiments tcp, tcp-pairs and rr, tool sockperf"}, {"nc", "experiment fct, tool netcat"},
 		{"ping", "experiment ping, and to know that a path carries"}, {"runc", "platforms ebpf and ovs, runtimes oci and runc"},
-		{"socat", "experiment processors"}, {"nft", "experiment processors, network nat; platform host, functions firewall and nat"}, {"tc", "platform host, function shaper"}, {"nginx", "platform host, function http-filter"}, {"dnsmasq", "platform host, function dns-lb"}, {"taskset", "experiments tcp-pairs and udp-pairs"},
+		{"socat", "experiment processors"}, {"nft", "experiment processors, network nat; platform host, functions firewall, nat and load-balancer"}, {"tc", "platform host, functions shaper and impair"}, {"softflowd", "platform host, function monitor"}, {"nginx", "platform host, function http-filter"}, {"dnsmasq", "platform host, function dns-lb"}, {"taskset", "experiments tcp-pairs and udp-pairs"},
 		{"dockerd", "platform and runtime docker"}, {"docker", "platform and runtime docker"}, {"lxc-start", "runtimes lxc and lxc-start"},
 		{"systemd-nspawn", "runtime nspawn"}, {"qemu-system-x86_64", "host kinds vm and vm-emulated, runtime kvm"},
 		{"xz", "experiment compress"}, {"sysbench", "experiment disk"}, {"dd", "experiment disk"}, {"busybox", "experiments with a guest's network or disk"},

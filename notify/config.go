@@ -131,11 +131,11 @@ func (t Target) wants(e api.Event) bool {
 
 // sender of the target.
 func (t Target) sender() (sender, error) {
-	secret, err := readSecret(t.SecretFile)
+	secret, err := secretIn(t.SecretFile)
 	if err != nil {
 		return nil, fmt.Errorf("secret_file: %w", err)
 	}
-	token, err := readSecret(t.TokenFile)
+	token, err := secretIn(t.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("token_file: %w", err)
 	}
@@ -150,6 +150,14 @@ func (t Target) sender() (sender, error) {
 		return &webhook{url: strings.TrimSuffix(t.Alertmanager, "/") + "/api/v2/alerts", token: token, body: alert}, nil
 	}
 	return newSyslog(t.Syslog)
+}
+
+func secretIn(path string) (string, error) {
+	secret, err := readSecret(path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	return secret, nil
 }
 
 // readSecret reads a file that others may not read; "" is none.

@@ -235,6 +235,9 @@ type state struct {
 	By   map[string]string `json:"told"` // target -> name of the last event
 }
 
+// ErrFile is about the state or the file of a secret: it cannot be read, or what it holds cannot be used.
+var ErrFile = errors.New("unusable file")
+
 func readState(path string) (*state, error) {
 	s := &state{path: path, By: map[string]string{}}
 	text, err := os.ReadFile(path)
@@ -245,7 +248,7 @@ func readState(path string) (*state, error) {
 		err = json.Unmarshal(text, s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("state %s: %w (without the file each target begins with the next event)", path, err)
+		return nil, fmt.Errorf("%w: state %s: %w (without it each target begins with the next event)", ErrFile, path, err)
 	}
 	if s.By == nil {
 		s.By = map[string]string{}

@@ -98,7 +98,7 @@ func Open(ctx context.Context, o Options) (*Etcd, error) {
 func external(ctx context.Context, o Options) (*Etcd, error) {
 	conf, err := tlsConfig(o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrPEM, err)
 	}
 	s, err := connect(o, o.Endpoints, conf)
 	if err != nil {
@@ -151,6 +151,9 @@ func connect(o Options, endpoints []string, conf *tls.Config) (*Etcd, error) {
 	s.close = sync.OnceValue(s.shut)
 	return s, nil
 }
+
+// ErrPEM is about a file of Options that cannot be read, or has no certificate or key.
+var ErrPEM = errors.New("unusable PEM file")
 
 func tlsConfig(o Options) (*tls.Config, error) {
 	if o.CA == "" && o.Cert == "" && o.KeyFile == "" {

@@ -103,7 +103,7 @@ func frame(t *testing.T, parts ...gopacket.SerializableLayer) []byte {
 	return out
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

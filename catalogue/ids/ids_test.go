@@ -210,6 +210,38 @@ func testReload(t *testing.T, root string) {
 	if !strings.Contains(p.Output(), "action=blocked proto=TCP src=10.77.0.1:") {
 		t.Errorf("alert:\n%s", p.Output())
 	}
+	// So are networks and thresholds, while a connection goes on.
+	c2, err := r.Client.Dial(ctx, "tcp4", "10.77.0.2:7")
+	must(t, err)
+	defer c2.Close()
+	must(t, c2.SetDeadline(time.Now().Add(2*time.Minute)))
+	c = c2
+	outside := func(home, thresholds string) string {
+		var rules []string
+		for sid, word := range []string{3: "third-word", 4: "fourth-word", 5: "fifth-word"} {
+			if word != "" {
+				rules = append(rules, fmt.Sprintf(`alert tcp $EXTERNAL_NET any -> any any (msg:\"%s\"; content:\"%s\"; sid:%d;)`, word, word, sid))
+			}
+		}
+		return fmt.Sprintf(`{"rules": "%s", "home_nets": ["%s"], "thresholds": "%s", "depth": "64KB"}`, strings.Join(rules, `\n`), home, thresholds)
+	}
+	write(t, file, outside("10.77.0.0/24", ""))
+	p.Signal(syscall.SIGHUP)
+	await(t, p, "rules in force", 3)
+	exchange("a third-word of home")
+	write(t, file, outside("192.0.2.0/24", "suppress gen_id 1, sig_id 4, track by_src, ip 10.77.0.1"))
+	p.Signal(syscall.SIGHUP)
+	await(t, p, "rules in force", 4)
+	if strings.Contains(p.Output(), "sid=3") {
+		t.Errorf("a rule about others meets what comes from home:\n%s", p.Output())
+	}
+	exchange("a third-word from outside, and a fourth-word")
+	exchange("a fifth-word")
+	await(t, p, "msg=alert sid=3 rule=third-word severity=3 action=allowed proto=TCP src=10.77.0.1:", 1)
+	await(t, p, "msg=alert sid=5 rule=fifth-word severity=3 action=allowed proto=TCP src=10.77.0.1:", 1)
+	if strings.Contains(p.Output(), "sid=4 rule=fourth-word severity=3 action=allowed proto=TCP src=10.77.0.1:") {
+		t.Errorf("what is suppressed is told:\n%s", p.Output())
+	}
 	out, err := exec.Command("pgrep", "-P", fmt.Sprint(p.PID())).Output()
 	must(t, err)
 	var suricata int
@@ -450,7 +482,7 @@ func nothingPasses(t *testing.T, r *rig.Rig) {
 }
 
 // verdicts takes what the function says of flows, as the platform does, and tells of it.
-func verdicts(t *testing.T, path string) <-chan string {
+func verdicts(t testing.TB, path string) <-chan string {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	must(t, err)

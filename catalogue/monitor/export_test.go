@@ -272,7 +272,7 @@ func TestTemplatesAreToldAgain(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{{0, true}, {29 * time.Second, false}, {30 * time.Second, true}, {31 * time.Second, false}, {61 * time.Second, true}} {
-		if got := has(e.message(now.Add(x.after), template4, nil)); got != x.want {
+		if got := has(e.message(now.Add(x.after), template4)); got != x.want {
 			t.Errorf("after %s: %t", x.after, got)
 		}
 	}

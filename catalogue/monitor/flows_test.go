@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -214,15 +215,29 @@ func TestReadersAreBounded(t *testing.T) {
 	}
 }
 
+// Kinds of stations.
+const (
+	big = iota + 1
+	small
+	known
+	others
+)
+
+func sender(kind byte, n int) station {
+	s := station{ethertype: etherIPv6, address: address{0xfd, kind}}
+	binary.BigEndian.PutUint32(s.address[12:], uint32(n))
+	return s
+}
+
 // Who sends most is found among many who send little.
 func TestTalkers(t *testing.T) {
 	ts := newTalkers()
 	for i := range 5 * maxTalkers {
-		ts.add(fmt.Sprint("small", i), 1, 10)
-		ts.add("big", 1, 1000)
-		ts.add("nobody", 0, 0)
+		ts.add(sender(small, i), 1, 10)
+		ts.add(sender(big, 7), 1, 1000)
+		ts.add(sender(others, 0), 0, 0)
 	}
-	if top := ts.top(); len(ts.by) > maxTalkers || len(top) != topTalkers || top[0].Address != "big" || top[0].Packets != 5*maxTalkers {
+	if top := ts.top(); len(ts.by) > maxTalkers || len(top) != topTalkers || top[0].Address != "fd01::7" || top[0].Packets != 5*maxTalkers {
 		t.Errorf("%d: %+v", len(ts.by), top)
 	}
 }
@@ -232,15 +247,15 @@ func TestTalkersKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ts, sum := newTalkers(), uint64(0)
 		for i := range maxTalkers - 3 {
-			ts.add(fmt.Sprint("first", i), 1, uint64(i))
+			ts.add(sender(known, i), 1, uint64(i))
 			sum += uint64(i)
 		}
 		for range rapid.IntRange(0, 50).Draw(t, "additions") {
-			address, bytes := fmt.Sprint("some", rapid.IntRange(0, 20).Draw(t, "address")), rapid.Uint64Range(0, 3000).Draw(t, "bytes")
+			address, bytes := sender(others, rapid.IntRange(0, 20).Draw(t, "address")), rapid.Uint64Range(0, 3000).Draw(t, "bytes")
 			_, known := ts.by[address]
 			full, least := len(ts.rank) == maxTalkers, uint64(math.MaxUint64)
 			for _, x := range ts.rank {
-				least = min(least, x.Bytes)
+				least = min(least, x.bytes)
 			}
 			displaced := ts.displaced
 			ts.add(address, 1, bytes)
@@ -248,16 +263,16 @@ func TestTalkersKeepTheirOrder(t *testing.T) {
 			if got := ts.displaced - displaced; got > 1 || (got == 1) != (full && !known) {
 				t.Fatalf("%d addresses are displaced; full: %t, known: %t", got, full, known)
 			}
-			if got := ts.by[address]; full && !known && got.Bytes != least+bytes {
-				t.Fatalf("a new address has %d bytes, want those of the one that sent least, %d, and its own %d", got.Bytes, least, bytes)
+			if got := ts.by[address]; full && !known && got.bytes != least+bytes {
+				t.Fatalf("a new address has %d bytes, want those of the one that sent least, %d, and its own %d", got.bytes, least, bytes)
 			}
 		}
 		all := uint64(0)
 		for i, x := range ts.rank {
-			if x.at != i || ts.by[x.Address] != x || i > 0 && x.Bytes < ts.rank[(i-1)/2].Bytes {
+			if x.at != i || ts.by[x.station] != x || i > 0 && x.bytes < ts.rank[(i-1)/2].bytes {
 				t.Fatalf("place %d: %+v", i, *x)
 			}
-			all += x.Bytes
+			all += x.bytes
 		}
 		if all != sum || len(ts.by) != len(ts.rank) || len(ts.rank) > maxTalkers {
 			t.Fatalf("%d bytes of %d, %d addresses, %d in order", all, sum, len(ts.by), len(ts.rank))
@@ -268,16 +283,12 @@ func TestTalkersKeepTheirOrder(t *testing.T) {
 // An address that comes when there is no room costs about what one that is known costs, not a look at all of them: somebody may scan addresses.
 func TestANewTalkerIsCheap(t *testing.T) {
 	const many = 20_000
-	addresses := make([]string, many)
-	for i := range addresses {
-		addresses[i] = fmt.Sprint("2001:db8::", i)
-	}
-	took := func(address func(i int) string) time.Duration {
+	took := func(address func(i int) station) time.Duration {
 		least := time.Hour
 		for range 5 {
 			ts := newTalkers()
 			for i := range maxTalkers {
-				ts.add(fmt.Sprint("known", i), 1, uint64(1+i))
+				ts.add(sender(known, i), 1, uint64(1+i))
 			}
 			began := time.Now()
 			for i := range many {
@@ -287,8 +298,8 @@ func TestANewTalkerIsCheap(t *testing.T) {
 		}
 		return least
 	}
-	known, fresh := took(func(int) string { return "known7" }), took(func(i int) string { return addresses[i] })
-	if fresh > 60*known { // it was some 300 times
-		t.Errorf("%d new addresses take %s, a known one so many times %s", many, fresh, known)
+	again, fresh := took(func(int) station { return sender(known, 7) }), took(func(i int) station { return sender(others, i) })
+	if fresh > 60*again { // it was some 300 times
+		t.Errorf("%d new addresses take %s, a known one so many times %s", many, fresh, again)
 	}
 }

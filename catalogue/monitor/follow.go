@@ -137,9 +137,9 @@ func (rs *readers) add(r report) {
 		select {
 		case x.waiting <- r:
 		default:
-			_, records := r.records()
-			x.missed += uint32(len(records))
-			rs.delivery(x).missed += uint64(len(records))
+			n := r.directions()
+			x.missed += uint32(n)
+			rs.delivery(x).missed += uint64(n)
 		}
 	}
 }
@@ -211,9 +211,8 @@ func (r *reader) send(rs *readers, gone <-chan struct{}) error {
 		}
 		r.exports.sequence += rs.missed(r) // the reader sees that some are missing
 		batch := uint32(0)
-		for _, x := range together {
-			_, records := x.records()
-			batch += uint32(len(records))
+		for i := range together {
+			batch += uint32(together[i].directions())
 		}
 		after := r.exports.sequence + batch
 		_ = r.conn.SetWriteDeadline(time.Now().Add(readsWithin))
@@ -240,40 +239,40 @@ func (r *reader) write(e *exporter, reports []report) error {
 	}
 	now := time.Now()
 	if now.Sub(e.templates) >= templatesEvery {
-		if _, err := r.conn.Write(e.message(now, 0, nil)); err != nil {
+		if _, err := r.conn.Write(e.message(now, 0)); err != nil {
 			return err
 		}
 	}
 	for template := uint16(template4); template <= templateOther; template++ {
-		var batch [][]byte
-		size := messageHeader + setHeader
-		send := func() error {
-			if len(batch) == 0 {
-				return nil
-			}
-			_, err := r.conn.Write(e.message(now, template, batch))
-			batch, size = nil, messageHeader+setHeader
-			return err
-		}
-		for _, x := range reports {
-			t, records := x.records()
-			if t != template {
-				continue
-			}
-			for _, b := range records {
-				if size+len(b) > maxMessage {
-					if err := send(); err != nil {
-						return err
-					}
-				}
-				batch, size = append(batch, b), size+len(b)
-			}
-		}
-		if err := send(); err != nil {
+		if err := r.writeOf(e, now, template, reports); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeOf writes the records of one template.
+func (r *reader) writeOf(e *exporter, now time.Time, template uint16, reports []report) error {
+	length := recordLength(template)
+	for i := range reports {
+		x := &reports[i]
+		for way := range 2 {
+			if x.template() != template || x.packets[way] == 0 {
+				continue
+			}
+			if e.full(length) {
+				if _, err := r.conn.Write(e.message(now, template)); err != nil {
+					return err
+				}
+			}
+			e.add(x, way)
+		}
+	}
+	if e.n == 0 {
+		return nil
+	}
+	_, err := r.conn.Write(e.message(now, template))
+	return err
 }
 
 // follow copies what a running monitor says to out, until it ends.

@@ -54,11 +54,15 @@ var templates = map[uint16][]field{
 type exporter struct {
 	sequence  uint32 // records so far
 	templates time.Time
+
+	made    []byte // the message at hand
+	records []byte // of the next one
+	n       uint32 // how many these are
 }
 
-// message of some records of one template, which fit into one; with the templates if they are due.
-func (e *exporter) message(now time.Time, template uint16, records [][]byte) []byte {
-	m := make([]byte, messageHeader, maxMessage)
+// message of the records that were added, which are of one template and fit into one; with the templates if they are due. It is valid until the next one.
+func (e *exporter) message(now time.Time, template uint16) []byte {
+	m := append(e.made[:0], make([]byte, messageHeader)...)
 	binary.BigEndian.PutUint16(m, ipfixVersion)
 	binary.BigEndian.PutUint32(m[4:], uint32(now.Unix()))
 	binary.BigEndian.PutUint32(m[8:], e.sequence)
@@ -77,51 +81,82 @@ func (e *exporter) message(now time.Time, template uint16, records [][]byte) []b
 		}
 		binary.BigEndian.PutUint16(m[at+2:], uint16(len(m)-at))
 	}
-	if len(records) > 0 {
+	if e.n > 0 {
 		at := len(m)
 		m = binary.BigEndian.AppendUint16(m, template)
 		m = append(m, 0, 0)
-		for _, r := range records {
-			m = append(m, r...)
-		}
+		m = append(m, e.records...)
 		binary.BigEndian.PutUint16(m[at+2:], uint16(len(m)-at))
-		e.sequence += uint32(len(records))
+		e.sequence += e.n
+		e.records, e.n = e.records[:0], 0
 	}
 	binary.BigEndian.PutUint16(m[2:], uint16(len(m)))
+	e.made = m
 	return m
 }
 
-// records of what a flow did since it was told last: one for each direction that has packets. Their template is the same.
-func (r report) records() (template uint16, records [][]byte) {
-	template = templateOther
+// add the record of a direction of a report.
+func (e *exporter) add(r *report, way int) { e.records, e.n = r.record(e.records, way), e.n+1 }
+
+// full tells whether the next message has no room for a record of so many bytes.
+func (e *exporter) full(length int) bool {
+	return messageHeader+setHeader+len(e.records)+length > maxMessage
+}
+
+// template of the records of a report.
+func (r *report) template() uint16 {
 	switch r.first.ethertype {
 	case etherIPv4:
-		template = template4
+		return template4
 	case etherIPv6:
-		template = template6
+		return template6
 	}
-	p := r.first
-	for way := range 2 {
-		if r.packets[way] > 0 {
-			b := binary.BigEndian.AppendUint64(nil, uint64(r.began.UnixMilli()))
-			b = binary.BigEndian.AppendUint64(b, uint64(r.seen.UnixMilli()))
-			b = binary.BigEndian.AppendUint64(b, r.packets[way])
-			b = binary.BigEndian.AppendUint64(b, r.bytes[way])
-			b = binary.BigEndian.AppendUint16(b, p.vlan)
-			b = append(b, byte(r.reason))
-			size := map[uint16]int{template4: 4, template6: 16, templateOther: 6}[template]
-			b = append(append(b, p.src[:size]...), p.dst[:size]...)
-			if template == templateOther {
-				b = binary.BigEndian.AppendUint16(b, p.ethertype)
-			} else {
-				b = append(b, p.proto)
-				b = binary.BigEndian.AppendUint16(b, p.sport)
-				b = binary.BigEndian.AppendUint16(b, p.dport)
-				b = append(b, 0, r.flags[way])
-			}
-			records = append(records, b)
+	return templateOther
+}
+
+// directions of a report that have packets: each has a record.
+func (r *report) directions() (n int) {
+	for _, packets := range r.packets {
+		if packets > 0 {
+			n++
 		}
+	}
+	return n
+}
+
+// record of what a direction of a flow did since it was told last is appended.
+func (r *report) record(b []byte, way int) []byte {
+	p := r.first
+	if way == 1 {
 		p = p.reversed()
 	}
-	return template, records
+	b = binary.BigEndian.AppendUint64(b, uint64(r.began.UnixMilli()))
+	b = binary.BigEndian.AppendUint64(b, uint64(r.seen.UnixMilli()))
+	b = binary.BigEndian.AppendUint64(b, r.packets[way])
+	b = binary.BigEndian.AppendUint64(b, r.bytes[way])
+	b = binary.BigEndian.AppendUint16(b, p.vlan)
+	b = append(b, byte(r.reason))
+	size := 6
+	switch p.ethertype {
+	case etherIPv4:
+		size = 4
+	case etherIPv6:
+		size = 16
+	}
+	b = append(append(b, p.src[:size]...), p.dst[:size]...)
+	if r.template() == templateOther {
+		return binary.BigEndian.AppendUint16(b, p.ethertype)
+	}
+	b = append(b, p.proto)
+	b = binary.BigEndian.AppendUint16(b, p.sport)
+	b = binary.BigEndian.AppendUint16(b, p.dport)
+	return append(b, 0, r.flags[way])
+}
+
+// recordLength of a template in bytes.
+func recordLength(template uint16) (n int) {
+	for _, f := range templates[template] {
+		n += int(f.length)
+	}
+	return n
 }

@@ -76,6 +76,7 @@ func run(file, link, flows, ipfix, metrics string, out io.Writer) error {
 	log := newLog(out)
 	log.line(line{Event: "start", Link: link})
 	t := newTable(cfg, log.line, rs.add)
+	t.wants = log.wants
 	tell := newTeller(metrics, func(err error) { fmt.Fprintln(os.Stderr, "monitor:", err) })
 	defer tell.close()
 	for {
@@ -198,20 +199,23 @@ type logger struct {
 
 func newLog(out io.Writer) *logger { return &logger{w: bufio.NewWriter(out)} }
 
+// wants tells whether there is room for one more line about a flow, and counts it: in a flood of flows no text is made that is not written.
+func (l *logger) wants(at time.Time) bool {
+	if s := at.Unix(); s != l.second {
+		l.second, l.n = s, 0
+	}
+	if l.n++; l.n > linesPerSecond {
+		l.unlogged++
+		return false
+	}
+	return true
+}
+
 func (l *logger) line(x line) {
 	if x.Time.IsZero() {
 		x.Time = time.Now()
 	}
-	switch x.Event {
-	case "new", "end":
-		if s := x.Time.Unix(); s != l.second {
-			l.second, l.n = s, 0
-		}
-		if l.n++; l.n > linesPerSecond {
-			l.unlogged++
-			return
-		}
-	case "summary":
+	if x.Event == "summary" {
 		x.Unlogged = l.unlogged
 	}
 	raw, err := json.Marshal(x)

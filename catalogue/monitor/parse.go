@@ -159,15 +159,35 @@ func (p packet) protoName() string {
 	return strconv.Itoa(int(p.proto))
 }
 
-func (p packet) text(a address) string {
-	switch p.ethertype {
-	case etherIPv4:
-		return netip.AddrFrom4([4]byte(a[:4])).String()
-	case etherIPv6:
-		return netip.AddrFrom16(a).String()
-	}
-	return net.HardwareAddr(a[:6]).String()
+// station is who sends packets: an address of IPv4 or IPv6, or a MAC.
+type station struct {
+	ethertype uint16 // 0: address is a MAC
+	address   address
 }
+
+func (p packet) station(a address) station {
+	switch p.ethertype {
+	case etherIPv4: // of a cut header it is a MAC, of which the text has the beginning
+		s := station{ethertype: etherIPv4}
+		copy(s.address[:4], a[:])
+		return s
+	case etherIPv6:
+		return station{etherIPv6, a}
+	}
+	return station{address: a}
+}
+
+func (s station) String() string {
+	switch s.ethertype {
+	case etherIPv4:
+		return netip.AddrFrom4([4]byte(s.address[:4])).String()
+	case etherIPv6:
+		return netip.AddrFrom16(s.address).String()
+	}
+	return net.HardwareAddr(s.address[:6]).String()
+}
+
+func (p packet) text(a address) string { return p.station(a).String() }
 
 // nameIn is the name that a frame asks for, by DNS or in the begin of a TLS connection.
 func nameIn(frame []byte) string {

@@ -67,6 +67,7 @@ type table struct {
 	idle      time.Duration
 	active    time.Duration // after which a flow that goes on is reported
 	emit      func(line)
+	wants     func(time.Time) bool // asked before a line about a flow is made; nil: all are wanted
 	report    func(report)
 	talkers   *talkers
 	flows     map[packet]*flow // by the first packet
@@ -91,6 +92,8 @@ func newTable(cfg config, emit func(line), tell func(report)) *table {
 	}
 }
 
+func (t *table) wanted(now time.Time) bool { return t.wants == nil || t.wants(now) }
+
 func (t *table) busy() bool { return len(t.flows) > 0 }
 
 // add a packet. name is asked for the name in it if the flow has none yet.
@@ -110,9 +113,11 @@ func (t *table) add(p packet, flags uint8, length int, now time.Time, name func(
 		f = &flow{first: p, began: now, told: flowTold{at: now}}
 		t.flows[p] = f
 		t.total++
-		l := f.line("new")
-		l.Time = now
-		t.emit(l)
+		if t.wanted(now) {
+			l := f.line("new")
+			l.Time = now
+			t.emit(l)
+		}
 	}
 	t.count[way].add(length)
 	f.seen = now
@@ -151,8 +156,8 @@ func (t *table) tell(f *flow, now time.Time, reason int) {
 	if r.packets[0]+r.packets[1] == 0 {
 		return
 	}
-	t.talkers.add(f.first.text(f.first.src), r.packets[0], r.bytes[0])
-	t.talkers.add(f.first.text(f.first.dst), r.packets[1], r.bytes[1])
+	t.talkers.add(f.first.station(f.first.src), r.packets[0], r.bytes[0])
+	t.talkers.add(f.first.station(f.first.dst), r.packets[1], r.bytes[1])
 	t.report(r)
 }
 
@@ -169,6 +174,9 @@ func (t *table) end(now time.Time, reason int, over func(*flow) bool) {
 	for _, f := range ended {
 		delete(t.flows, f.first)
 		t.tell(f, now, reason)
+		if !t.wanted(now) {
+			continue
+		}
 		l := f.line("end")
 		l.Time = now
 		l.Packets, l.Bytes, l.ReplyPackets, l.ReplyBytes = f.packets[0], f.bytes[0], f.packets[1], f.bytes[1]

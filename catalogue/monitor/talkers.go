@@ -15,7 +15,7 @@ const (
 // count ("space saving", Metwally 2005). So each address that sends more than the whole divided by 1024 is there; counts are too high rather than too low.
 // An addition takes a number of steps that grows with the logarithm of how many there are: a scan of addresses costs little.
 type talkers struct {
-	by        map[string]*ranked
+	by        map[station]*ranked
 	rank      rank
 	displaced uint64 // addresses that others took the place of
 }
@@ -26,17 +26,18 @@ type talker struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// ranked is a talker with its place in the rank.
+// ranked is what a station sends, with its place in the rank.
 type ranked struct {
-	talker
-	at int
+	station        station
+	packets, bytes uint64
+	at             int
 }
 
 // rank is a heap: the talker that sent least is the first.
 type rank []*ranked
 
 func (r rank) Len() int           { return len(r) }
-func (r rank) Less(i, j int) bool { return r[i].Bytes < r[j].Bytes }
+func (r rank) Less(i, j int) bool { return r[i].bytes < r[j].bytes }
 func (r rank) Swap(i, j int) {
 	r[i], r[j] = r[j], r[i]
 	r[i].at, r[j].at = i, j
@@ -57,28 +58,28 @@ func (r *rank) Pop() any {
 	return t
 }
 
-func newTalkers() *talkers { return &talkers{by: map[string]*ranked{}} }
+func newTalkers() *talkers { return &talkers{by: map[station]*ranked{}} }
 
-func (ts *talkers) add(address string, packets, bytes uint64) {
+func (ts *talkers) add(s station, packets, bytes uint64) {
 	if packets == 0 {
 		return
 	}
-	t := ts.by[address]
+	t := ts.by[s]
 	switch {
 	case t != nil:
 	case len(ts.rank) < maxTalkers:
-		t = &ranked{talker: talker{Address: address}}
+		t = &ranked{station: s}
 		heap.Push(&ts.rank, t)
-		ts.by[address] = t
+		ts.by[s] = t
 	default:
 		ts.displaced++
 		t = ts.rank[0]
-		delete(ts.by, t.Address)
-		t.Address = address
-		ts.by[address] = t
+		delete(ts.by, t.station)
+		t.station = s
+		ts.by[s] = t
 	}
-	t.Packets += packets
-	t.Bytes += bytes
+	t.packets += packets
+	t.bytes += bytes
 	heap.Fix(&ts.rank, t.at)
 }
 
@@ -86,7 +87,7 @@ func (ts *talkers) add(address string, packets, bytes uint64) {
 func (ts *talkers) top() []talker {
 	all := make([]talker, 0, len(ts.rank))
 	for _, t := range ts.rank {
-		all = append(all, t.talker)
+		all = append(all, talker{t.station.String(), t.packets, t.bytes})
 	}
 	slices.SortFunc(all, func(a, b talker) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Address, b.Address)) })
 	return all[:min(len(all), topTalkers)]

@@ -103,7 +103,7 @@ func (a *author) find(ctx context.Context, further, what string) (ref string, la
 	case err == nil && info.IsDir() && recipe(what):
 		r, err := image.LoadRecipe(what)
 		if err != nil {
-			return "", nil, end, command.WithCode(command.ExitInvalid, err)
+			return "", nil, end, err
 		}
 		dir, err := os.MkdirTemp("", "weir-build-")
 		if err != nil {
@@ -112,7 +112,7 @@ func (a *author) find(ctx context.Context, further, what string) (ref string, la
 		end = func() { _ = os.RemoveAll(dir) }
 		if _, err := r.Build(ctx, dir); err != nil {
 			end()
-			return "", nil, func() {}, command.WithCode(command.ExitInvalid, err)
+			return "", nil, func() {}, err
 		}
 		return r.Name + ":" + r.Tag, []string{dir}, end, nil
 	case err == nil && info.IsDir():
@@ -141,7 +141,7 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, image.ErrNotFound):
 		return command.WithCode(command.ExitNotFound, err)
-	case errors.Is(err, image.ErrCorrupt), errors.Is(err, solo.ErrConfig), errors.Is(err, solo.ErrFile), errors.Is(err, solo.ErrCase):
+	case errors.Is(err, image.ErrCorrupt), errors.Is(err, image.ErrRecipe), errors.Is(err, solo.ErrConfig), errors.Is(err, solo.ErrFile), errors.Is(err, solo.ErrCase):
 		return command.WithCode(command.ExitInvalid, err)
 	case errors.Is(err, solo.ErrForbidden), errors.Is(err, container.ErrMissing):
 		return command.WithCode(command.ExitForbidden, err)

@@ -82,6 +82,41 @@ func TestNewFunctionsWork(t *testing.T) {
 	}
 }
 
+// --update with --case writes what that case expects, and leaves the other cases as they are.
+func TestUpdateWritesOnlyTheCaseThatRuns(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("not root: this test makes containers (sudo make test)")
+	}
+	dir := filepath.Join(t.TempDir(), "mine")
+	if out, code := run(t, "new", dir, "--lang", "c"); code != 0 {
+		t.Fatalf("code %d: %s", code, out)
+	}
+	path := func(name string) string { return filepath.Join(dir, casesDir, name, fileExpect+".pcap") }
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(path(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	right := read("open")
+	for _, name := range []string{"open", "blocked"} { // both expect nothing
+		if err := os.WriteFile(path(name), []byte(right[:24]), 0o644); err != nil { // the header of the file
+			t.Fatal(err)
+		}
+	}
+	if out, code := run(t, "test", dir, "--case", "open", "--update"); code != 0 || strings.Count(out, "DONE") != 1 {
+		t.Fatalf("code %d:\n%s", code, out)
+	}
+	if out, code := run(t, "test", dir, "--case", "open"); code != 0 || strings.Count(out, "PASS") != 1 {
+		t.Errorf("code %d:\n%s", code, out)
+	}
+	if len(read("open")) < len(right) || read("blocked") != right[:24] {
+		t.Errorf("%d bytes of open, want %d; %d bytes of blocked, want 24", len(read("open")), len(right), len(read("blocked")))
+	}
+}
+
 func TestWhatIsThereIsNotOverwritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mine")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -122,6 +157,8 @@ func TestUnusableCasesAreRefused(t *testing.T) {
 		"no file":             {[]string{dir, "--in", "/nowhere.pcap", "--expect", pcap}, command.ExitInvalid, "no such file"},
 		"no such field":       {[]string{dir, "--in", pcap, "--expect", pcap, "--ignore", "mood"}, command.ExitUsage, "want some of checksum, ip-id, mac, ttl"},
 		"no folder":           {[]string{"./nowhere", "--in", pcap, "--expect", pcap}, command.ExitNotFound, "no such file"},
+		"no such case":        {[]string{dir, "--case", "opne"}, command.ExitNotFound, `has no case "opne": want one of blocked, open`},
+		"case and frames":     {[]string{dir, "--case", "open", "--in", pcap, "--expect", pcap}, command.ExitUsage, "--case is for the cases of a folder"},
 		"config":              {[]string{dir, "--in", pcap, "--expect", pcap, "--config", "/nowhere.yaml"}, command.ExitInvalid, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ const (
 type testFlags struct {
 	flags
 	in, reverse, expect, expectReverse string
-	events, ignore                     []string
+	cases, events, ignore              []string
 	interval, timeout                  time.Duration
 	update                             bool
 }
@@ -68,7 +68,7 @@ goes with the next one.`,
   weir function test firewall --config 'allow=[tcp/80]' --in in.pcap --expect out.pcap
   weir function test firewall --config fw.yaml --in in.pcap --reverse answers.pcap --expect out.pcap --expect-reverse back.pcap --ignore checksum
   weir function test monitor --in in.pcap --event ScanSeen
-  weir function test . --update`,
+  weir function test . --case web --update`,
 		Args: command.WantArgs(1, 1, "an image, or a folder with an image.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runTest(cmd.Context(), f, args[0]) },
 	}
@@ -77,6 +77,7 @@ goes with the next one.`,
 	s.StringVar(&f.expect, fileExpect, "", "frames that are to come out at port out")
 	s.StringVar(&f.reverse, fileReverse, "", "frames that enter at port out")
 	s.StringVar(&f.expectReverse, fileExpectReverse, "", "frames that are to come out at port in")
+	s.StringArrayVar(&f.cases, "case", nil, "only this case of the folder; may be repeated")
 	s.StringArrayVar(&f.events, "event", nil, "reason of an event that the function is to raise; may be repeated")
 	s.StringArrayVar(&f.ignore, "ignore", nil, "field that is not compared: "+strings.Join(solo.Ignorable(), ", ")+"; may be repeated")
 	s.DurationVar(&f.interval, "interval", solo.DefaultInterval, "time between frames that are sent")
@@ -150,6 +151,9 @@ func (a *author) runTest(ctx context.Context, f testFlags, what string) (err err
 func (a *author) cases(f testFlags, what string) ([]testCase, error) {
 	base := solo.Case{Events: f.events, Ignore: f.ignore, Interval: f.interval, Timeout: f.timeout}
 	if f.in != "" || f.reverse != "" {
+		if len(f.cases) > 0 {
+			return nil, command.Usage("--case is for the cases of a folder: want it without --in and --reverse")
+		}
 		c := testCase{Case: base, expect: f.expect, expectReverse: f.expectReverse}
 		if f.update && c.expect == "" && c.expectReverse == "" {
 			return nil, command.Usage("--update wants --expect or --expect-reverse, the files to write")
@@ -170,8 +174,13 @@ func (a *author) cases(f testFlags, what string) ([]testCase, error) {
 		return nil, err
 	}
 	var all []testCase
+	var names []string
 	for _, dir := range dirs {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			continue
+		}
+		names = append(names, filepath.Base(dir))
+		if len(f.cases) > 0 && !slices.Contains(f.cases, filepath.Base(dir)) {
 			continue
 		}
 		c, err := readCase(dir, base, f.update)
@@ -179,6 +188,11 @@ func (a *author) cases(f testFlags, what string) ([]testCase, error) {
 			return nil, err
 		}
 		all = append(all, c)
+	}
+	for _, name := range f.cases {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			return nil, command.WithCode(command.ExitNotFound, fmt.Errorf("%s has no case %q: want one of %s", what, name, strings.Join(names, ", ")))
+		}
 	}
 	switch {
 	case len(all) == 0:

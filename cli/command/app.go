@@ -81,13 +81,13 @@ func (a *App) Client() (*api.Client, error) {
 	}
 	o := api.Options{Socket: a.Socket, URL: a.URL}
 	if a.URL != "" {
-		path := a.TokenFile
-		if path == "" {
-			path = i.TokenFile()
+		path, code := a.TokenFile, ExitInvalid
+		if path == "" { // that of the daemon here, which nobody named
+			path, code = i.TokenFile(), ExitForbidden
 		}
 		token, err := os.ReadFile(path)
 		if err != nil {
-			return nil, WithCode(ExitForbidden, fmt.Errorf("read token for %s: %w (give its file with --token-file)", a.URL, err))
+			return nil, WithCode(code, fmt.Errorf("read token for %s: %w (give its file with --token-file)", a.URL, err))
 		}
 		o.Token = strings.TrimSpace(string(token))
 	} else if o.Socket == "" {
@@ -177,9 +177,9 @@ func (a *App) Load(paths []string) (*file.File, error) {
 	f, err := file.Load(paths, a.Stdin)
 	var pathErr *os.PathError
 	if errors.As(err, &pathErr) {
-		return nil, WithCode(ExitInvalid, fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err))
+		err = fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err)
 	}
-	return f, err
+	return f, WithCode(ExitInvalid, err)
 }
 
 // ImagesFlag is the flag of a further image layout.

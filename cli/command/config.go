@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -65,6 +66,9 @@ func ConfigFile(path string) (map[string]any, error) {
 	}
 	if len(text) > maxConfig {
 		return nil, WithCode(ExitInvalid, fmt.Errorf("configuration %s: want at most %d bytes", path, maxConfig))
+	}
+	if at := bytes.IndexByte(text, 0); at >= 0 { // the parser would end there
+		return nil, WithCode(ExitInvalid, fmt.Errorf("configuration %s: byte %d is 0: want text, a mapping in YAML or JSON", path, at+1))
 	}
 	config := map[string]any{}
 	if err := yaml.Unmarshal(text, &config); err != nil {

@@ -40,19 +40,25 @@ var ExitCodes = [...]struct {
 	{ExitOK, "done, or nothing was to be done"},
 	{ExitFailure, "failed for a reason that has no code of its own; the message says it"},
 	{ExitUsage, "wrong command line or environment variable"},
-	{ExitInvalid, "a file cannot be read, or what it asks for is refused; nothing was changed"},
+	{ExitInvalid, "what was given is refused: a file that cannot be read, parsed or used, or an object; nothing was changed"},
 	{ExitNotFound, "no such object"},
 	{ExitConflict, "conflict: it is in use, exists already, was changed by someone else, or another daemon runs"},
 	{ExitUnreachable, "the daemon is not reachable; one that goes away while something is waited for or watched has 5 s to come back"},
 	{ExitForbidden, "not permitted (root, token), or the kernel lacks a feature"},
 	{ExitTimeout, "not done in time; it may still come to be"},
 	{ExitChanges, "weir apply --plan --exit-code: applying would change something"},
-	{ExitFull, "the state cannot be written: no space is left, or its folder is read-only; nothing was changed"},
+	{ExitFull, "the state, or a file, cannot be written: no space is left, or its folder is read-only; nothing was changed"},
 	{ExitDiffers, "weir function test: the function does not do what is expected"},
 	{ExitHangup, "ended because its terminal was closed (SIGHUP; not with nohup)"},
 	{ExitInterrupted, "ended by Ctrl-C (SIGINT)"},
 	{ExitTerminated, "ended by SIGTERM"},
 }
+
+// FilesRule says which codes stand for files.
+const FilesRule = `A file that a command is told to read, by an argument, a flag, a variable or standard input, has code 3 if it cannot be used, whatever the reason is: it is missing,
+it may not be read, it has another format, or its content is refused. An argument that may be a name or a file, and is neither, has code 4: it is taken for a name. The directory
+of a lab's run has code 4 if it has no results, and 5 if its records were changed.
+A file that a command is told to write has code 10 if no space is left or its folder is read-only, 7 if that is not permitted, 5 if it is there and is not replaced, and else 1.`
 
 // codeError is an error with its exit code.
 type codeError struct {
@@ -110,7 +116,7 @@ func ExitCode(ctx context.Context, err error) int {
 		return ExitForbidden
 	case errors.Is(err, context.DeadlineExceeded):
 		return ExitTimeout
-	case errors.Is(err, api.ErrFull), errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, api.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EROFS):
 		return ExitFull
 	}
 	return ExitFailure
@@ -148,7 +154,7 @@ func ExitCodesTopic() *cobra.Command {
 	for _, e := range ExitCodes {
 		fmt.Fprintf(&b, "  %3d  %s\n", e.Code, e.Meaning)
 	}
-	b.WriteString("\n\"weir function exec\" ends with the code of the process that it ran.")
+	b.WriteString("\n" + FilesRule + "\n\n\"weir function exec\" ends with the code of the process that it ran.")
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String(),
 		Example: "  weir apply --plan --exit-code -f weir.yaml; test $? -eq 9 && echo something would change"}
 }

@@ -38,6 +38,8 @@ func TestExitCodes(t *testing.T) {
 		"deadline":                 {err: fmt.Errorf("wait: %w", context.DeadlineExceeded), want: ExitTimeout},
 		"no space, server":         {err: api.Refuse(http.StatusInsufficientStorage, ""), want: ExitFull},
 		"no space, here":           {err: fmt.Errorf("log: %w", syscall.ENOSPC), want: ExitFull},
+		"a folder to read only":    {err: &os.PathError{Op: "open", Path: "x", Err: syscall.EROFS}, want: ExitFull},
+		"an unreadable file":       {err: WithCode(ExitInvalid, &os.PathError{Op: "open", Path: "x", Err: syscall.EACCES}), want: ExitInvalid},
 		"busy":                     {err: api.Refuse(http.StatusServiceUnavailable, ""), want: ExitFailure},
 		"a missing file as such":   {err: missing, want: ExitFailure},
 		"a hook's code":            {err: fmt.Errorf("up: %w", WithCode(ExitConflict, errors.New("already running"))), want: ExitConflict},

@@ -3,6 +3,7 @@ package images
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,7 +80,7 @@ func coded(err error) error {
 	switch {
 	case errors.Is(err, image.ErrNotFound):
 		return command.WithCode(command.ExitNotFound, err)
-	case errors.Is(err, image.ErrCorrupt):
+	case errors.Is(err, image.ErrCorrupt), errors.Is(err, image.ErrArchive), errors.Is(err, image.ErrRecipe):
 		return command.WithCode(command.ExitInvalid, err)
 	case errors.Is(err, image.ErrUnsigned):
 		return command.WithCode(command.ExitForbidden, err)
@@ -222,7 +224,7 @@ in $WEIR_BUILD_CACHE, or else ~/.cache/weir/build (at most 2 GiB), and taken fro
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := image.LoadRecipe(args[0])
 			if err != nil {
-				return command.WithCode(command.ExitInvalid, err)
+				return coded(err)
 			}
 			dir := into
 			if dir == "" {
@@ -398,7 +400,7 @@ func (a *images) export() *cobra.Command {
 			}
 			half, err := os.CreateTemp(filepath.Dir(args[1]), "."+filepath.Base(args[1])+"-")
 			if err != nil {
-				return command.WithCode(command.ExitInvalid, err)
+				return err
 			}
 			defer func() {
 				if err != nil {
@@ -546,9 +548,20 @@ func (a *images) listen(ctx context.Context, s *image.Store, address, token, cer
 	if (cert == "") != (key == "") {
 		return command.Usage("want both --tls-cert and --tls-key, or neither")
 	}
+	var own *tls.Config
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return command.WithCode(command.ExitInvalid, fmt.Errorf("--tls-cert, --tls-key: %w", err))
+		}
+		own = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return command.WithCode(command.ExitInvalid, err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return command.WithCode(command.ExitConflict, err)
+	case err != nil:
+		return err
 	}
 	defer l.Close()
 	if at := l.Addr().(*net.TCPAddr); !at.IP.IsLoopback() && (token == "" || cert == "") {
@@ -558,8 +571,8 @@ func (a *images) listen(ctx context.Context, s *image.Store, address, token, cer
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	fmt.Fprintf(a.Stderr, "serving at %s\n", l.Addr())
-	if cert != "" {
-		err = server.ServeTLS(l, cert, key)
+	if server.TLSConfig = own; own != nil {
+		err = server.ServeTLS(l, "", "")
 	} else {
 		err = server.Serve(l)
 	}

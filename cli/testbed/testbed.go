@@ -47,12 +47,12 @@ func (a *beds) testbedFile(cmd *cobra.Command, path string) (testbed.File, error
 	f, err := testbed.Load(path, a.Stdin)
 	var pathErr *os.PathError
 	if errors.As(err, &pathErr) {
-		return f, command.WithCode(command.ExitInvalid, fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err))
+		err = fmt.Errorf("%s: %w", pathErr.Path, pathErr.Err)
 	}
 	if err == nil && cmd.Flags().Changed("name") {
 		f.Spec.Name = a.Name
 	}
-	return f, err
+	return f, command.WithCode(command.ExitInvalid, err)
 }
 
 // testbedName is the testbed that an argument means: a file, or the name of one that is up. Without one, --name, or the only

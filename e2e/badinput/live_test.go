@@ -115,7 +115,7 @@ func TestRefusedWhileTrafficFlows(t *testing.T) {
 		{"logs of what is not there", []string{"function", "logs", "fw2"}, notFound, []string{"fw2"}},
 		{"run what the function lacks", []string{"function", "exec", "fw", "--", "/no/such"}, failure, []string{"/no/such"}},
 		{"another instance", []string{"status", "--name", "nobody"}, unreachable, []string{"is weir up? start it with `weir up`"}},
-		{"missing token", []string{"status", "--url", "http://127.0.0.1:7411", "--token-file", "/nonexistent"}, forbidden, []string{"/nonexistent", "--token-file"}},
+		{"missing token", []string{"status", "--url", "http://127.0.0.1:7411", "--token-file", "/nonexistent"}, invalid, []string{"/nonexistent", "--token-file"}},
 		{"wrong token", []string{"status", "--url", "http://127.0.0.1:7411", "--token-file", "/etc/hostname"}, forbidden, []string{"token is missing or wrong", "token file"}},
 		{"down with the root of nobody", []string{"down", "--name", "waytoolonganame"}, usage, []string{"want 1 to 10 characters"}},
 	} {

@@ -250,31 +250,22 @@ func made(text, data string) []byte {
 	return buf.Bytes()
 }
 
-// TestCases: `weir function test` sends each case's frames to the real image, and what comes out is what is expected, both ways.
+// TestCases: `weir function test` sends each case's frames to the real image, and what comes out is what is expected, both ways. With -update, the files of the cases that
+// run are written (-run TestCases/nat, or TestCases/nat/clients), and no others.
 func TestCases(t *testing.T) {
 	t.Parallel()
 	bin, _, err := rig.Programs()
 	must(t, err)
 	top, err := rig.Top()
 	must(t, err)
-	folders := map[string]bool{}
 	for name, c := range cases {
-		dir := filepath.Join(top, "catalogue", name)
-		if *update {
-			write(t, filepath.Join(dir, "in.pcap"), c.in, c.inAt)
-			write(t, filepath.Join(dir, "reverse.pcap"), c.reverse, c.reverseAt)
-			write(t, filepath.Join(dir, "expect-reverse.pcap"), nil, nil) // the command writes anew what is there
-			if !strings.HasPrefix(name, "udp-forward/") {                 // which asking for its next hop at any time
-				write(t, filepath.Join(dir, "expect.pcap"), nil, nil)
-			}
-		}
-		folders[strings.Split(name, "/")[0]] = true
-	}
-	for folder := range folders {
-		t.Run(folder, func(t *testing.T) {
+		folder, short := filepath.Split(name) // nat/test/, clients
+		folder = filepath.Dir(filepath.Clean(folder))
+		t.Run(folder+"/"+short, func(t *testing.T) {
 			t.Parallel()
-			argv := []string{"function", "test", "catalogue/" + folder}
+			argv := []string{"function", "test", "catalogue/" + folder, "--case", short}
 			if *update {
+				c.write(t, filepath.Join(top, "catalogue", name), !strings.HasPrefix(name, "udp-forward/"))
 				argv = append(argv, "--update")
 			}
 			c := exec.CommandContext(t.Context(), bin, argv...)
@@ -285,6 +276,24 @@ func TestCases(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// write the files of a case. The command writes anew those of what is expected: it wants them to be there. forwards: what comes out at out is expected; it is not where the
+// function asks for its next hop at any time.
+func (c capture) write(t *testing.T, dir string, forwards bool) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	write(t, filepath.Join(dir, "in.pcap"), c.in, c.inAt)
+	write(t, filepath.Join(dir, "reverse.pcap"), c.reverse, c.reverseAt)
+	expected := []string{"expect-reverse.pcap"}
+	if forwards {
+		expected = append(expected, "expect.pcap")
+	}
+	for _, name := range expected {
+		if _, err := os.Stat(filepath.Join(dir, name)); os.IsNotExist(err) { // a former one stays until there is another
+			write(t, filepath.Join(dir, name), nil, nil)
+		}
 	}
 }
 

@@ -201,8 +201,8 @@ func TestWhoMustNotJoinIsToldWhy(t *testing.T) {
 		says []string
 	}{
 		"no token":                {nil, 7, []string{"has not joined", "weir token create", "--token-file"}},
-		"no token file":           {[]string{"--token-file", "/no/such/file"}, 1, []string{"/no/such/file", "no such file"}},
-		"a file that is no token": {[]string{"--token-file", write(t, "hello")}, 7, []string{"no join token", "weir token create"}},
+		"no token file":           {[]string{"--token-file", "/no/such/file"}, 3, []string{"/no/such/file", "no such file"}},
+		"a file that is no token": {[]string{"--token-file", write(t, "hello")}, 3, []string{"no join token", "weir token create"}},
 		"used":                    {[]string{"--token-file", used}, 7, []string{"used by host h1", "works once"}},
 		"wrong secret":            {[]string{"--token-file", wrong}, 7, []string{"no such join token"}},
 		"expired":                 {[]string{"--token-file", short}, 7, []string{"expired at", "the manager's clock says", "--ttl"}},

@@ -209,11 +209,18 @@ func handShaper(ctx context.Context, h *byHand) error {
 	return nil
 }
 
-// handNAT routes between the stations, which take each other for neighbours: the host answers for both (proxy ARP). What goes to the second one has an
-// address of the host's.
+// handNAT routes; what goes to the second station has an address of the host's.
 func handNAT(ctx context.Context, h *byHand) error {
+	if err := h.route(ctx, h.out); err != nil {
+		return err
+	}
+	return h.run(ctx, fmt.Sprintf("table ip nat {\n chain post {\n  type nat hook postrouting priority 100;\n  oifname %q ip saddr %s snat to %s\n }\n}\n", h.out, sourceAddress.Addr(), poolAddress), "nft", "-f", "-")
+}
+
+// route between the stations, which take each other for neighbours: the host answers for both (proxy ARP). It has an address of its own at a link.
+func (h *byHand) route(ctx context.Context, link string) error {
 	commands := [][]string{
-		{"ip", "address", "add", poolAddress.String() + "/32", "dev", h.out},
+		{"ip", "address", "add", poolAddress.String() + "/32", "dev", link},
 		{"ip", "route", "add", sourceAddress.Addr().String() + "/32", "dev", h.in},
 		{"ip", "route", "add", targetAddress.Addr().String() + "/32", "dev", h.out, "src", poolAddress.String()},
 		{"sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf." + h.in + ".proxy_arp=1", "net.ipv4.conf." + h.out + ".proxy_arp=1"},
@@ -224,7 +231,50 @@ func handNAT(ctx context.Context, h *byHand) error {
 		}
 	}
 	h.router = h.inst.MAC(stationObject("alice") + "/switch")
-	return h.run(ctx, fmt.Sprintf("table ip nat {\n chain post {\n  type nat hook postrouting priority 100;\n  oifname %q ip saddr %s snat to %s\n }\n}\n", h.out, sourceAddress.Addr(), poolAddress), "nft", "-f", "-")
+	return nil
+}
+
+// handBalancer routes; connections to the host's address go to targets that a hash of the client's address and port chooses, as the function load-balancer chooses them. There is
+// one target, in all places of the table.
+func handBalancer(ctx context.Context, h *byHand) error {
+	if err := h.route(ctx, h.in); err != nil {
+		return err
+	}
+	h.service = poolAddress
+	const places = 64
+	targets := make([]string, places)
+	for i := range targets {
+		targets[i] = fmt.Sprintf("%d : %s", i, targetAddress.Addr())
+	}
+	return h.run(ctx, fmt.Sprintf("table ip balancer {\n chain pre {\n  type nat hook prerouting priority -100;\n  iifname %q ip daddr %s tcp dport %d dnat to jhash ip saddr . tcp sport mod %d map { %s }\n }\n}\n",
+		h.in, poolAddress, balancedPort, places, strings.Join(targets, ", ")), "nft", "-f", "-")
+}
+
+// handMonitor is softflowd at the bridge's first port, with the bounds of the function monitor; both export to nobody. It wants a directory below /run, and gets a /run of its own.
+func handMonitor(_ context.Context, h *byHand) error {
+	if err := h.bridge(netip.Prefix{}); err != nil {
+		return err
+	}
+	argv := []string{"unshare", "--mount", "sh", "-ec", `mount -t tmpfs run /run; mkdir -p /run/softflowd/chroot; exec softflowd "$@"`, "sh", "-d", "-6", "-i", h.in, "-T", "vlan", "-m", fmt.Sprint(monitoredFlows), "-B", fmt.Sprint(monitoredBytes),
+		"-p", "/run/softflowd/pid", "-c", "/run/softflowd/control", "-t", fmt.Sprintf("maxlife=%d", monitoredLife), "-t", "expint=1"}
+	for _, idle := range []string{"tcp", "tcp.rst", "tcp.fin", "udp", "icmp", "general"} {
+		argv = append(argv, "-t", fmt.Sprintf("%s=%d", idle, monitoredIdle))
+	}
+	return h.serve(argv...)
+}
+
+// handImpair delays what leaves each port, as the function impair does.
+func handImpair(ctx context.Context, h *byHand) error {
+	if err := h.bridge(netip.Prefix{}); err != nil {
+		return err
+	}
+	for _, link := range []string{h.in, h.out} {
+		err := h.run(ctx, "", "tc", "qdisc", "add", "dev", link, "root", "netem", "delay", fmt.Sprintf("%dms", impairedMs), "limit", fmt.Sprint(impairedMost))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // proxied is where nginx and dnsmasq are asked.

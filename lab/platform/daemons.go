@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -17,6 +18,7 @@ type daemons struct {
 	left     int                // programs that are tc filters still
 	process  bool               // something on its way forwards in a process
 	weight   string             // of its functions' processes
+	service  netip.Addr         // see Path
 }
 
 // Wire is a document with one wire that nothing is led through.
@@ -73,6 +75,9 @@ func (d *daemons) Path(ctx context.Context, l Layout) (_ Path, err error) {
 		if d.weight, err = weighed(functionsGroup); err != nil {
 			return p, err
 		}
+	}
+	if n > 0 {
+		p.Service = d.service
 	}
 	d.inForce, d.path = n, p
 	return p, nil

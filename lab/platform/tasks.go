@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -23,11 +24,14 @@ type task struct {
 	name, about string
 	functions   []job
 	settings    map[string]string // that both sides have by their nature, see Kind.Inherent
-	process     bool              // something on its way forwards in a process, in the function as by hand
+	process     bool              // something on its way forwards in a process, or reads copies in one, in the function as by hand
 	tool        string            // of the bare host
 	kernel      bool              // the tool has no process
 	needs       []string          // programs of the tool; images of functions are checked apart
 	image       string            // that has the tool's program; empty: none
+	lacks       func() string     // what the tool needs of the kernel, and this one lacks; nil: nothing
+	policy      string            // what goes through the functions; empty: everything between the stations
+	service     netip.Addr        // see Path, of both sides; the zero Addr: by hand the tool may have one
 	byHand      func(ctx context.Context, h *byHand) error
 }
 
@@ -35,6 +39,7 @@ type task struct {
 type job struct {
 	name, image string
 	config      string // JSON
+	tap         bool   // it gets copies
 }
 
 // Addresses that tools of the bare host have.
@@ -54,10 +59,24 @@ const (
 	TaskDNS   = "dns-lb"
 	TaskCache = "cache"
 
+	TaskBalancer = "load-balancer"
+
 	ruleCount   = 20
 	cachedMB    = 32
 	shapedMbit  = 2000
 	shapedBurst = 2_500_000 // bytes: 10 ms of the rate
+
+	balancedPort = 80 // of the experiment http
+
+	// Of both monitors, in flows, seconds and bytes.
+	monitoredFlows = 8192
+	monitoredIdle  = 15
+	monitoredLife  = 60
+	monitoredBytes = 1 << 20 // of the ring of packets: the function's own
+
+	impairedMs   = 5         // each way
+	impairedMB   = 64        // that may wait in the function
+	impairedMost = 1_000_000 // frames that may wait in netem, which counts no bytes
 )
 
 // tasks that functions beside tools have. A chain of five has no tool: its peers are other networks.
@@ -70,6 +89,12 @@ func tasks() []task {
 		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
 		{name: TaskCache, about: "answers kept in memory", functions: []job{cacheJob()}, process: true, tool: "nginx as a caching proxy", needs: []string{"nginx"}, byHand: handCache},
 		{name: TaskDNS, about: fmt.Sprintf("%d names answered", ruleCount), functions: []job{dnsJob()}, process: true, tool: "dnsmasq", needs: []string{"dnsmasq"}, byHand: handDNS},
+		{name: TaskBalancer, about: "connections to a virtual address led to a target by a hash", functions: []job{balancerJob()}, process: true, tool: "routing with nftables' dnat by jhash", kernel: true, needs: []string{"nft"},
+			policy: "from: alice, mode: exhaustive", service: poolAddress, byHand: handBalancer},
+		{name: "monitor", about: "copies of all frames for a monitor of flows", functions: []job{monitorJob()}, process: true, tool: "softflowd at a Linux bridge", needs: []string{"softflowd", "unshare"},
+			policy: "from: alice, to: bob, mode: replica", byHand: handMonitor},
+		{name: "impair", about: fmt.Sprintf("a delay of %d ms each way", impairedMs), functions: []job{impairJob()}, process: true, tool: "tc (netem) at a Linux bridge", kernel: true, needs: []string{"tc", "unshare"}, lacks: lacksNetem,
+			settings: impairInherent(), byHand: handImpair},
 		{name: none, about: "nothing", settings: insideInherent("there is no function"), tool: "a Linux bridge", byHand: func(_ context.Context, h *byHand) error { return h.bridge(netip.Prefix{}) }},
 		{name: five, about: "firewall, http-filter, ids, dns-lb and nat, one behind the other", functions: fiveJobs(), settings: insideInherent("the chain is a daemon's"), process: true},
 	}
@@ -77,6 +102,19 @@ func tasks() []task {
 
 func shaperInherent() map[string]string {
 	return map[string]string{SettingQdisc: "the limit is a queue: of a port by hand, inside the function in a chain"}
+}
+
+func impairInherent() map[string]string {
+	return map[string]string{SettingQdisc: "the delay is a queue: of a port by hand, inside the function in a chain"}
+}
+
+// lacksNetem asks the kernel, in a namespace of its own.
+func lacksNetem() string {
+	out, err := exec.Command("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem").CombinedOutput()
+	if err != nil && strings.Contains(string(out), "qdisc kind is unknown") {
+		return "kernel lacks the netem queue (CONFIG_NET_SCH_NETEM)"
+	}
+	return ""
 }
 
 func idsInherent() map[string]string {
@@ -107,16 +145,16 @@ func denied() []string {
 }
 
 func firewallJob() job {
-	return job{"firewall", "firewall", fmt.Sprintf(`{"allow": [%s], "deny": [%s]}`, quoted(allowed()), quoted(denied()))}
+	return job{name: "firewall", image: "firewall", config: fmt.Sprintf(`{"allow": [%s], "deny": [%s]}`, quoted(allowed()), quoted(denied()))}
 }
 
 func shaperJob() job {
 	limit := fmt.Sprintf(`{"rate": "%dMbit", "burst": "%dB"}`, shapedMbit, shapedBurst)
-	return job{"shaper", "shaper", fmt.Sprintf(`{"up": %s, "down": %s, "fair": false}`, limit, limit)}
+	return job{name: "shaper", image: "shaper", config: fmt.Sprintf(`{"up": %s, "down": %s, "fair": false}`, limit, limit)}
 }
 
 func natJob() job {
-	return job{"nat", "nat", fmt.Sprintf(`{"pool": ["%s"], "clients": ["%s/32"]}`, poolAddress, sourceAddress.Addr())}
+	return job{name: "nat", image: "nat", config: fmt.Sprintf(`{"pool": ["%s"], "clients": ["%s/32"]}`, poolAddress, sourceAddress.Addr())}
 }
 
 func idsJob() job {
@@ -124,7 +162,7 @@ func idsJob() job {
 	for _, line := range suricataRules() {
 		rules = append(rules, strings.ReplaceAll(line, `"`, `\"`))
 	}
-	return job{"ids", "ids", fmt.Sprintf(`{"rules": "%s"}`, strings.Join(rules, `\n`))}
+	return job{name: "ids", image: "ids", config: fmt.Sprintf(`{"rules": "%s"}`, strings.Join(rules, `\n`))}
 }
 
 // suricataRules are those of both Suricatas. Of what the lab sends, only its frames (UDP to port 9) meet one: they are not inspected.
@@ -144,12 +182,12 @@ func suricataRules() (out []string) {
 }
 
 func filterJob() job {
-	return job{TaskHTTP, TaskHTTP, fmt.Sprintf(`{"rules": [{"name": "hosts", "hosts": [%s]}, {"name": "paths", "paths": [%s]}], "ports": [80]}`,
+	return job{name: TaskHTTP, image: TaskHTTP, config: fmt.Sprintf(`{"rules": [{"name": "hosts", "hosts": [%s]}, {"name": "paths", "paths": [%s]}], "ports": [80]}`,
 		quoted(numbered("forbidden%d.example")), quoted(numbered("/forbidden-%d/*")))}
 }
 
 func cacheJob() job {
-	return job{TaskCache, TaskCache, fmt.Sprintf(`{"ports": [80], "size_mb": %d}`, cachedMB)}
+	return job{name: TaskCache, image: TaskCache, config: fmt.Sprintf(`{"ports": [80], "size_mb": %d}`, cachedMB)}
 }
 
 func dnsJob() job {
@@ -157,7 +195,21 @@ func dnsJob() job {
 	for i := range ruleCount {
 		names = append(names, fmt.Sprintf(`"name%d.example": {"targets": [{"address": "10.9.1.%d"}]}`, i, i))
 	}
-	return job{TaskDNS, TaskDNS, fmt.Sprintf(`{"names": {%s}}`, strings.Join(names, ", "))}
+	return job{name: TaskDNS, image: TaskDNS, config: fmt.Sprintf(`{"names": {%s}}`, strings.Join(names, ", "))}
+}
+
+func balancerJob() job {
+	return job{name: TaskBalancer, image: TaskBalancer, config: fmt.Sprintf(`{"services": {"web": {"address": "%s", "protocol": "tcp", "port": %d, "targets": [{"address": "%s"}]}}, "health": {"addresses": ["%s"]}}`,
+		poolAddress, balancedPort, targetAddress.Addr(), toolAddress)}
+}
+
+func monitorJob() job {
+	return job{name: "monitor", image: "monitor", tap: true, config: fmt.Sprintf(`{"max_flows": %d, "idle_s": %d, "active_s": %d}`, monitoredFlows, monitoredIdle, monitoredLife)}
+}
+
+func impairJob() job {
+	way := fmt.Sprintf(`{"delay": "%dms"}`, impairedMs)
+	return job{name: "impair", image: "impair", config: fmt.Sprintf(`{"up": %s, "down": %s, "buffer": "%dMB"}`, way, way, impairedMB)}
 }
 
 func numbered(pattern string) (out []string) {
@@ -176,9 +228,13 @@ func (t task) document() string {
 	d.WriteString("functions:\n")
 	for _, j := range t.functions {
 		fmt.Fprintf(&d, "  %s: {image: %s, config: %s}\n", j.name, j.image, j.config)
-		names = append(names, j.name)
+		name := j.name
+		if j.tap {
+			name = "tap:" + name
+		}
+		names = append(names, name)
 	}
-	fmt.Fprintf(&d, "chains:\n  work: %s\npolicies:\n  all: {from: alice, to: bob, match: [all], chain: work}\n", strings.Join(names, " | "))
+	fmt.Fprintf(&d, "chains:\n  work: %s\npolicies:\n  all: {%s, chain: work}\n", strings.Join(names, " | "), cmp.Or(t.policy, "from: alice, to: bob, match: [all]"))
 	return d.String()
 }
 
@@ -202,7 +258,7 @@ func (t task) inChain() Kind {
 			if err != nil {
 				return nil, err
 			}
-			return &daemons{Daemon: d, document: func(int) string { return t.document() }, process: t.process}, nil
+			return &daemons{Daemon: d, document: func(int) string { return t.document() }, process: t.process, service: t.service}, nil
 		},
 		Least: len(t.functions), Most: len(t.functions), Skbs: true, Process: t.process, Inherent: t.settings,
 	}
@@ -218,6 +274,11 @@ func (t task) onHost() Kind {
 			}
 			if err := tools.Installed(t.needs...); err != nil {
 				return err.Error()
+			}
+			if t.lacks != nil {
+				if why := t.lacks(); why != "" {
+					return why
+				}
 			}
 			if t.image != "" {
 				return checkImage(o, t.image, builtBy)
