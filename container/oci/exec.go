@@ -88,7 +88,11 @@ func ownNull() (*os.File, error) {
 		return fail(err)
 	}
 	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
+	err = unix.FsconfigSetString(fs, "size", "4k") // nothing is written there
+	if err == nil {
+		err = unix.FsconfigCreate(fs)
+	}
+	if err != nil {
 		return fail(err)
 	}
 	dir, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
