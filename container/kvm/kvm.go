@@ -291,7 +291,7 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 	if err != nil {
 		return 0, err
 	}
-	cmd, err := e.begin(c, sys, s, from, ports, log)
+	cmd, err := e.begin(ctx, c, sys, s, from, ports, log)
 	if err != nil {
 		return 0, err
 	}

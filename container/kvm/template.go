@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kvm/channel"
@@ -139,7 +137,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 		defer cancel()
 		err = errors.Join(err, e.home.EndIn(clean, templateID))
 	}()
-	cmd, err := e.run(container.Spec{ID: templateID, Memory: memory}, nobody, q, words, nil)
+	cmd, err := e.run(ctx, container.Spec{ID: templateID, Memory: memory}, nobody, q, words)
 	if err != nil {
 		return err
 	}
@@ -240,37 +238,6 @@ func (t *template) continues(ctx context.Context, bundle string) error {
 		return notUp{fmt.Errorf("template: %w", err)}
 	}
 	return nil
-}
-
-// fill writes the template's memory to that of a machine, as far as there is any.
-func (t *template) fill(ram *os.File) error {
-	from, err := os.Open(t.memory())
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	for at := int64(0); ; {
-		at, err = unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil // the rest is a hole
-		}
-		if err != nil {
-			return fmt.Errorf("template: %w", err)
-		}
-		end, err := unix.Seek(int(from.Fd()), at, unix.SEEK_HOLE)
-		if err == nil {
-			_, err = unix.Seek(int(ram.Fd()), at, unix.SEEK_SET)
-		}
-		for err == nil && at < end {
-			var n int
-			if n, err = unix.Sendfile(int(ram.Fd()), int(from.Fd()), &at, int(end-at)); err == nil && n == 0 {
-				err = errors.New("it ended early")
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("template: %w", err)
-		}
-	}
 }
 
 // endStray ends what a process of ours that was killed has left: a template in the making waits for devices for ever.

@@ -173,7 +173,7 @@ func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
 	defer r.Close()
 	var stays exec.Cmd
 	stays.Path, stays.Args = "/bin/sleep", []string{"sleep", "600"}
-	if err := r.engine.home.StartIn(container.Spec{ID: templateID, Memory: minMemory}, "", &stays, nil); err != nil {
+	if err := r.engine.home.StartIn(container.Spec{ID: templateID, Memory: minMemory}, "", &stays); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -271,7 +271,27 @@ func TestFill(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ram.Close()
-	if err := from.fill(ram); err != nil {
+	fill := func(more ...part) error {
+		var q command
+		if err := q.copies(&from); err != nil {
+			t.Fatal(err)
+		}
+		defer q.filler.close()
+		q.ram, q.filler.parts = firstFD+len(q.files), append(q.filler.parts, more...)
+		cmd := exec.Command("true")
+		done, err := q.filler.before(cmd, &q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer done()
+		cmd.ExtraFiles = append(q.files, ram)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer kernel.Wait(cmd)
+		return q.filler.wait(t.Context())
+	}
+	if err := fill(); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
@@ -281,6 +301,47 @@ func TestFill(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ram.Fd()), &st); err != nil || st.Blocks*512 > 1<<20 {
 		t.Errorf("%d bytes are there, want no holes filled (%v)", st.Blocks*512, err)
+	}
+	if err := fill(part{3 << 20, 5 << 20}); err == nil || !strings.Contains(err.Error(), "fill the memory of the virtual machine to the end") {
+		t.Errorf("of a memory that is shorter than it was: %v", err)
+	}
+}
+
+// What a machine has of its template counts to its own memory, as what it has of its own does.
+func TestACopysMemoryIsItsOwn(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", waiting
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	st, err := r.Status(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ram unix.Stat_t
+	files, err := filepath.Glob("/proc/" + strconv.Itoa(st.PID) + "/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if to, _ := os.Readlink(f); strings.Contains(to, "weir-machine") {
+			if err := unix.Stat(f, &ram); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	meter, err := kernel.NewMeter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, ok := meter.Usage(st.PID)
+	t.Logf("its memory has %d MB, and it uses %d MB", ram.Blocks*512>>20, used.Memory>>20)
+	if !ok || ram.Blocks == 0 || int64(used.Memory) < ram.Blocks*512 {
+		t.Errorf("a machine whose memory has %d bytes uses %d (%v)", ram.Blocks*512, used.Memory, ok)
+	}
+	if words.all() != "" {
+		t.Error(words.all())
 	}
 }
 
