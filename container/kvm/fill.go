@@ -17,11 +17,9 @@ import (
 // filler fills a machine's memory from a template's, and then is QEMU: the pages count to the group of the process that writes them first, as the kernel charges memory
 // to processes and not to threads.
 type filler struct {
-	memory *os.File // the template's
-	parts  []part
-	says   *os.File
-	heard  *os.File
-	list   *launcher.Program
+	parts       []part // of the template's memory
+	says, heard *os.File
+	list        *launcher.Program
 }
 
 // part of a file that is no hole.
@@ -37,26 +35,19 @@ const (
 func (c *command) copies(from *template) error {
 	f := &filler{}
 	var err error
-	if f.memory, err = os.Open(from.memory()); err != nil {
+	if f.parts, err = parts(from.ram); err != nil {
 		return fmt.Errorf("template: %w", err)
 	}
-	if f.parts, err = parts(f.memory); err != nil {
-		return errors.Join(fmt.Errorf("template: %w", err), f.close())
-	}
 	if f.heard, f.says, err = os.Pipe(); err != nil {
-		return errors.Join(err, f.close())
+		return err
 	}
-	c.filler, c.files = f, []*os.File{nil, nil, f.memory, f.says} // the launcher and its list come later
+	c.filler, c.files = f, []*os.File{nil, nil, from.ram, f.says} // the launcher and its list come later
 	return nil
 }
 
-func (f *filler) close() error {
-	for _, one := range []*os.File{f.memory, f.says, f.heard} {
-		if one != nil {
-			one.Close()
-		}
-	}
-	return nil
+func (f *filler) close() {
+	f.says.Close()
+	f.heard.Close()
 }
 
 // parts finds what of a file is there.

@@ -295,6 +295,9 @@ func (e *Engine) user(c kernel.Container) (uint32, error) {
 	if c.IDs.First != 0 {
 		return c.IDs.First, nil
 	}
+	if first, ok := takenIDs(c.Bundle); ok { // by the same machine, which has not come up from a template
+		return first, nil
+	}
 	ids, err := netns.TakeIDs(c.Bundle)
 	if err != nil {
 		return 0, err

@@ -121,7 +121,7 @@ func TestTemplatesAreBounded(t *testing.T) {
 	var held int64
 	for _, file := range templatesOf(t, r) {
 		var st unix.Stat_t
-		if err := unix.Stat((&template{filepath.Dir(file)}).memory(), &st); err != nil {
+		if err := unix.Stat((&template{dir: filepath.Dir(file)}).memory(), &st); err != nil {
 			t.Fatal(err)
 		}
 		held = max(held, st.Blocks*512)
@@ -156,12 +156,98 @@ func TestABrokenTemplateIsNotUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+	taken, err := filepath.Glob("/run/weir/.ids/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ids := range taken {
+		if owner, _ := os.Readlink(ids); owner == r.engine.home.Bundle("a") {
+			t.Errorf("%s is taken by a machine that is gone", ids)
+		}
+	}
 	if all := templatesOf(t, r); len(all) != 0 || strings.Count(words.all(), "not from a template") != 1 {
 		t.Errorf("templates %q, warnings %q", all, words.all())
 	}
 	again()
 	if n := strings.Count(words.all(), "not from a template"); n != 1 {
 		t.Errorf("%d warnings: %q", n, words.all())
+	}
+}
+
+// A template may go while a machine begins from it, and a half of one may be there: neither is a failure of the machine.
+func TestATemplateMayGo(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", waiting
+	run := func() {
+		t.Helper()
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	all := templatesOf(t, r)
+	if len(all) != 1 {
+		t.Fatalf("templates %q", all)
+	}
+	for _, half := range []string{"memory", "state"} { // what a killed remover leaves
+		if err := os.Remove(filepath.Join(filepath.Dir(all[0]), half)); err != nil {
+			t.Fatal(err)
+		}
+		run()
+		if now := templatesOf(t, r); !slices.Equal(now, all) {
+			t.Errorf("without its %s: templates %q", half, now)
+		}
+	}
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, defaultMemory, 1, 0)
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	defer from.close()
+	r.engine.useless(&template{dir: from.dir}, errors.New("it is swept"))
+	var q command
+	if err := q.copies(from); err != nil {
+		t.Fatal(err)
+	}
+	q.filler.close()
+	if n := strings.Count(words.all(), "msg="); n != 1 {
+		t.Error(words.all())
+	}
+}
+
+// While a template is made machines of another kind begin from theirs, and whoever does not want to wait any more need not.
+func TestOneTemplateHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	r, _, words := templated(t)
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, minMemory, 1, 0)
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	r.engine.copying <- struct{}{} // as if one was made
+	if from, err = r.engine.template(t.Context(), sys, s, minMemory, 1, 0); err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if from, err := r.engine.template(ctx, sys, s, minMemory+1<<20, 1, 0); from != nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(from, err)
+	}
+	<-r.engine.copying
+	if words.all() != "" {
+		t.Error(words.all())
 	}
 }
 
@@ -248,7 +334,7 @@ func (f frames) comeIn(t *testing.T) (all [][]byte) {
 func TestFill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	from := template{dir}
+	from := template{dir: dir}
 	want := make([]byte, 4<<20)
 	copy(want[1<<20:], bytes.Repeat([]byte("memory"), 50_000))
 	copy(want[3<<20:], "end")
@@ -263,9 +349,10 @@ func TestFill(t *testing.T) {
 			}
 		}
 	}
-	if err := errors.Join(f.Truncate(int64(len(want))), f.Close()); err != nil {
+	if err := errors.Join(f.Truncate(int64(len(want))), f.Close(), os.WriteFile(from.state(), nil, 0o600), from.open()); err != nil {
 		t.Fatal(err)
 	}
+	defer from.close()
 	ram, err := memory(int64(len(want)))
 	if err != nil {
 		t.Fatal(err)
