@@ -13,7 +13,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
@@ -183,7 +186,13 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = kernel.Wait(cmd) }()
-	defer func() { _ = cmd.Process.Kill(); <-ended }()
+	defer func() {
+		_ = cmd.Process.Kill()
+		<-ended
+		if st, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signal() == unix.SIGBUS { // it wrote to memory that the file has no room for
+			err = fmt.Errorf("no space for a template's memory in %s", e.templates())
+		}
+	}()
 	ctx, cancel := e.inTime(ctx, cmd.Process.Pid)
 	defer cancel()
 	if err := becomesTemplate(ctx, dir, ended); err != nil {
@@ -217,6 +226,9 @@ func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) err
 		case said == channel.TemplateReady:
 			return nil
 		case strings.HasSuffix(string(text), "\n"):
+			if exit, ok := readExit(dir); ok {
+				said = exit.Error
+			}
 			return fmt.Errorf("it ended: %s", printable(said))
 		}
 		select {

@@ -251,6 +251,37 @@ func TestOneTemplateHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// Where a template finds no room, machines boot, and nothing stays of it.
+func TestAFullDiskHasMachinesBoot(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[string]string{"4k": "no space", "20m": "no space for a template's memory"} {
+		r, spec, words := templated(t)
+		dir := r.engine.templates()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		spec.ID, spec.Args = "a", sh("exit 3")
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := r.Wait(t.Context(), "a"); err != nil || st.ExitCode != 3 {
+			t.Error(st, err)
+		}
+		left, err := os.ReadDir(dir)
+		if err != nil || len(left) > 0 || strings.Count(words.all(), "not from a template") != 1 || !strings.Contains(words.all(), want) {
+			t.Errorf("with %s: left %v (%v), words %q", size, left, err, words.all())
+		}
+	}
+}
+
 // The template that a killed daemon was making waits for devices for ever.
 func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
 	t.Parallel()
