@@ -346,6 +346,8 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
+	case err != nil && ownFault(c.Bundle):
+		return e.explain(c, err)
 	case err != nil:
 		return e.explain(c, notUp{err})
 	case state.Error != "":
@@ -357,6 +359,12 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 		return e.explain(c, err)
 	}
 	return nil
+}
+
+// ownFault tells whether a machine has ended for something of its function's, such as a mount that is too large: from nothing it would end in the same way.
+func ownFault(bundle string) bool {
+	exit, ok := readExit(bundle)
+	return ok && strings.HasPrefix(exit.Error, "mount /") // by its place in the image; the machine's own disks are mounted "erofs at" theirs
 }
 
 // inTime ends when a machine has had its time to come up, in which the time does not count that it waited for a processor.

@@ -335,7 +335,8 @@ func checkArch(rootfs, command string) error {
 // explain adds to an error what QEMU and the machine have said last.
 func (e *Engine) explain(c kernel.Container, err error) error {
 	if exit, ok := readExit(c.Bundle); ok && exit.Error != "" {
-		return fmt.Errorf("%w: %s", err, printable(exit.Error))
+		said := strings.ReplaceAll(exit.Error, "no space left on device", "no space left in its memory: give the function more") // that is its disk
+		return fmt.Errorf("%w: %s", err, printable(said))
 	}
 	if words := tail(c.Bundle, wordsFile, 3); words != "" {
 		err = fmt.Errorf("%w: QEMU: %s", err, printable(words))

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +23,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	kit "weir.dev/weir/container/kernel/suite"
+	"weir.dev/weir/netns"
 )
 
 // said collects what a runtime warns of.
@@ -279,6 +283,73 @@ func TestAFullDiskHasMachinesBoot(t *testing.T) {
 		if err != nil || len(left) > 0 || strings.Count(words.all(), "not from a template") != 1 || !strings.Contains(words.all(), want) {
 			t.Errorf("with %s: left %v (%v), words %q", size, left, err, words.all())
 		}
+	}
+}
+
+// A function that no machine can run is no fault of the template, and is not tried twice.
+func TestAFunctionsOwnFault(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, 60<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, s := range map[string]container.Spec{
+		"not found in the image":                              {Args: []string{"no-such-program"}, ReadOnly: true},
+		"enter working directory":                             {Args: waiting, ReadOnly: true, Dir: "/no/such/place"},
+		"no space left in its memory: give the function more": {Args: waiting, Mounts: []container.Mount{{Source: dir, Target: "/mnt"}}},
+	} {
+		s.ID, s.Rootfs, s.Memory = "a", spec.Rootfs, minMemory
+		err := r.Run(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "disk full") || errors.Is(err, errNotUp) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if all := templatesOf(t, r); len(all) != 1 || words.all() != "" {
+		t.Errorf("templates %q, warnings %q", all, words.all())
+	}
+}
+
+// A copy has its own interfaces, with their names, addresses and MTUs, and all of its processors and its memory.
+func TestCopiesOfOtherShapes(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	b := newSandbox(t)
+	in := func(script string) string {
+		out, err := exec.Command("nsenter", "--net="+b.fn, "sh", "-c", script).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+		return string(out)
+	}
+	in("ip link add name a type veth peer name b && ip link set dev a mtu 9000 && ip link set dev b mtu 1280")
+	const list = "for l in in out a b; do echo $l $(cat /sys/class/net/$l/address) $(cat /sys/class/net/$l/mtu); done"
+	spec.ID, spec.Netns, spec.CPUs, spec.Memory = "a", b.fn, 2, 1<<30
+	spec.Args = sh(list + "; busybox nproc; busybox awk '/MemTotal/ {print ($2 > 900000)}' /proc/meminfo; " + waiting[2])
+	var want strings.Builder
+	err := netns.Do(b.fn, func() error {
+		for _, name := range []string{"in", "out", "a", "b"} {
+			l, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&want, name, l.HardwareAddr, l.MTU)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&want, "%d\n1\n", min(2, runtime.NumCPU()))
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says what it has", func() bool { return strings.Count(logOf(t, r, "a"), "\n") == 6 })
+	if got := logOf(t, r, "a"); got != want.String() {
+		t.Errorf("it has\n%swant\n%s", got, want.String())
+	}
+	if all := templatesOf(t, r); len(all) != 1 || words.all() != "" {
+		t.Errorf("templates %q, warnings %q", all, words.all())
 	}
 }
 
