@@ -112,7 +112,7 @@ func (f *filler) wait(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = f.heard.SetReadDeadline(time.Unix(1, 0)) })()
 	_, err := f.list.Hear(f.heard, func(launcher.Said) bool { return false })
 	if ctx.Err() != nil {
-		return ctx.Err()
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("template: %w", err)

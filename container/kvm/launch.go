@@ -273,7 +273,9 @@ func (e *Engine) run(ctx context.Context, s container.Spec, user uint32, q comma
 	if q.filler == nil {
 		return cmd, nil
 	}
-	if err := q.filler.wait(ctx); err != nil {
+	begins, cancel := e.inTime(ctx, cmd.Process.Pid)
+	defer cancel()
+	if err := q.filler.wait(begins); err != nil {
 		_ = cmd.Process.Kill()
 		_ = kernel.Wait(cmd)
 		return nil, err
