@@ -43,7 +43,7 @@ type End struct {
 
 // StartIn starts a command in the cgroups of a container, with its limits: it is there from its first instruction on, so that nothing of it is left
 // behind, whoever is killed when. It is in a network namespace, "" a new one, and SIGXFSZ is blocked for it, see StartSparing.
-func (h *Home) StartIn(s container.Spec, netns string, cmd *exec.Cmd, before func() error) error {
+func (h *Home) StartIn(s container.Spec, netns string, cmd *exec.Cmd) error {
 	groups, err := h.Groups(Container{Spec: s})
 	if err != nil {
 		return err
@@ -61,14 +61,14 @@ func (h *Home) StartIn(s container.Spec, netns string, cmd *exec.Cmd, before fun
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for ever: the thread ends with this goroutine
-		done <- h.startAsThread(cmd, netns, groups, before)
+		done <- h.startAsThread(cmd, netns, groups)
 	}()
 	return <-done
 }
 
 // startAsThread starts a command from a thread that goes to where the command is to be: a process begins in the cgroups of the thread that forks it. Then
 // the thread goes back, lest the groups be taken for some of this process.
-func (h *Home) startAsThread(cmd *exec.Cmd, netns string, groups Groups, before func() error) (err error) {
+func (h *Home) startAsThread(cmd *exec.Cmd, netns string, groups Groups) (err error) {
 	if netns != "" {
 		f, err := os.Open(netns)
 		if err != nil {
@@ -100,11 +100,6 @@ func (h *Home) startAsThread(cmd *exec.Cmd, netns string, groups Groups, before 
 	for _, tasks := range groups.Tasks {
 		if _, err := tasks.WriteString("0"); err != nil {
 			return fmt.Errorf("cgroup: %w", err)
-		}
-	}
-	if before != nil {
-		if err := before(); err != nil {
-			return err
 		}
 	}
 	return StartSparing(cmd)

@@ -81,7 +81,8 @@ type Engine struct {
 	system  *system
 	shape   *shape
 
-	copying sync.Mutex      // held while a template is looked for or made
+	copying chan struct{}   // full: a template is made
+	finding sync.Mutex      // held while one is looked for or removed
 	untried map[string]bool // templates that are of no use here
 	alone   bool            // machines boot, each by itself
 	others  string          // where templates are; "": below the instance's own directory
@@ -102,7 +103,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), lines: map[string]*line{}, untried: map[string]bool{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, untried: map[string]bool{}}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -269,10 +270,13 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return err
 	}
+	if from != nil {
+		defer from.close()
+	}
 	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
 	if from != nil && errors.Is(err, errNotUp) {
 		why := err
-		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, idsLink, controlSocket, qmpSocket} {
+		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
 			_ = os.Remove(filepath.Join(c.Bundle, name))
 		}
 		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
@@ -291,12 +295,16 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 	if err != nil {
 		return 0, err
 	}
-	cmd, err := e.begin(c, sys, s, from, ports, log)
+	cmd, err := e.begin(ctx, c, sys, s, from, ports, log)
 	if err != nil {
 		return 0, err
 	}
 	if from != nil {
-		err = from.continues(ctx, c.Bundle)
+		begins, cancel := e.inTime(ctx, cmd.Process.Pid)
+		if err = from.continues(begins, c.Bundle); err != nil {
+			err = e.explain(c, err)
+		}
+		cancel()
 	}
 	if err == nil {
 		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
@@ -338,6 +346,8 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
+	case err != nil && ownFault(c.Bundle):
+		return e.explain(c, err)
 	case err != nil:
 		return e.explain(c, notUp{err})
 	case state.Error != "":
@@ -349,6 +359,35 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 		return e.explain(c, err)
 	}
 	return nil
+}
+
+// ownFault tells whether a machine has ended for something of its function's, such as a mount that is too large: from nothing it would end in the same way.
+func ownFault(bundle string) bool {
+	exit, ok := readExit(bundle)
+	return ok && strings.HasPrefix(exit.Error, "mount /") // by its place in the image; the machine's own disks are mounted "erofs at" theirs
+}
+
+// inTime ends when a machine has had its time to come up, in which the time does not count that it waited for a processor.
+func (e *Engine) inTime(ctx context.Context, pid int) (context.Context, context.CancelFunc) {
+	late := fmt.Errorf("%w in %v", errNotUp, e.boots)
+	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late)
+	ctx, end := context.WithCancelCause(ctx)
+	begin := time.Now()
+	go func() {
+		for {
+			left := e.boots + starved(pid) - time.Since(begin)
+			if left <= 0 {
+				end(late)
+				return
+			}
+			select {
+			case <-time.After(left):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { end(nil); stop() }
 }
 
 // comesUp waits for a machine's first answer. The time in which the machine wanted a processor and the host gave it none does not count.
@@ -527,15 +566,21 @@ func (e *Engine) Left() ([]string, error) { return nil, nil }
 func (e *Engine) Remove(_ context.Context, id string) error {
 	e.forget(id)
 	bundle := e.home.Bundle(id)
+	first, ok := takenIDs(bundle)
+	if !ok {
+		return nil
+	}
+	return netns.GiveIDsBack(bundle, netns.OwnIDs(first))
+}
+
+// takenIDs is the first of the ids that a machine has; false: it has none of its own.
+func takenIDs(bundle string) (uint32, bool) {
 	first, err := os.Readlink(filepath.Join(bundle, idsLink))
 	if err != nil {
-		return nil
+		return 0, false
 	}
 	n, err := strconv.ParseUint(first, 10, 32)
-	if err != nil {
-		return nil
-	}
-	return netns.GiveIDsBack(bundle, netns.OwnIDs(uint32(n)))
+	return uint32(n), err == nil
 }
 
 // Ended is what the machine has said last. One that said nothing and was not killed has failed itself: its console tells, in the log.

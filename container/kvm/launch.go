@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"debug/elf"
 	"encoding/json"
@@ -198,17 +199,24 @@ func (o *opener) close() {
 
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
 // With a template it goes on where that was.
-func (e *Engine) begin(c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File) (*exec.Cmd, error) {
+func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File) (*exec.Cmd, error) {
 	o := opener{dir: c.Bundle}
 	defer o.close()
 	limits := e.home.LimitsOf(c.Spec)
+	ram := o.keep(memory(limits.Memory))
+	if o.err != nil {
+		return nil, o.err
+	}
 	var q command
 	extra := []string{}
 	if from != nil {
+		if err := q.copies(from); err != nil {
+			return nil, notUp{err}
+		}
+		defer q.filler.close()
 		q.add("-incoming", "defer")
 		extra = append(extra, channel.Template)
 	}
-	ram := o.keep(memory(limits.Memory))
 	q.basis(s, limits.Memory, processors(limits), ram)
 	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
 	q.devices(s, o.read(sys.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
@@ -224,10 +232,11 @@ func (e *Engine) begin(c kernel.Container, sys system, s shape, from *template, 
 	if err != nil {
 		return nil, err
 	}
-	if from == nil {
-		return e.run(c.Spec, user, q, words, nil)
+	cmd, err := e.run(ctx, c.Spec, user, q, words)
+	if err != nil && from != nil && ctx.Err() == nil {
+		err = notUp{err}
 	}
-	return e.run(c.Spec, user, q, words, func() error { return from.fill(ram) })
+	return cmd, err
 }
 
 // memory is a machine's, as a file without a name: of small pages, so that what the machine has not touched, or has given back, is not there.
@@ -243,16 +252,33 @@ func memory(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// run starts QEMU as a user, once before has been called in the groups of the container, as far as a thread can be in them; nil: nothing is to be done.
-func (e *Engine) run(s container.Spec, user uint32, q command, words *os.File, before func() error) (*exec.Cmd, error) {
+// run starts QEMU as a user.
+func (e *Engine) run(ctx context.Context, s container.Spec, user uint32, q command, words *os.File) (*exec.Cmd, error) {
 	args := kernel.Bounded(e.qemu, q.args...)
 	cmd := exec.Command(args[0], args[1:]...)
+	if q.filler != nil && cmd.Err == nil {
+		done, err := q.filler.before(cmd, &q)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = []string{}, "/", words, words, q.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true, Credential: &syscall.Credential{Uid: user, Gid: user, Groups: kvmGroup()}, Cloneflags: unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
-	if err := e.home.StartIn(s, s.Netns, cmd, before); err != nil {
+	if err := e.home.StartIn(s, s.Netns, cmd); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w (util-linux has prlimit)", err)
+	}
+	if q.filler == nil {
+		return cmd, nil
+	}
+	begins, cancel := e.inTime(ctx, cmd.Process.Pid)
+	defer cancel()
+	if err := q.filler.wait(begins); err != nil {
+		_ = cmd.Process.Kill()
+		_ = kernel.Wait(cmd)
+		return nil, err
 	}
 	return cmd, nil
 }
@@ -270,6 +296,9 @@ func kvmGroup() []uint32 {
 func (e *Engine) user(c kernel.Container) (uint32, error) {
 	if c.IDs.First != 0 {
 		return c.IDs.First, nil
+	}
+	if first, ok := takenIDs(c.Bundle); ok { // by the same machine, which has not come up from a template
+		return first, nil
 	}
 	ids, err := netns.TakeIDs(c.Bundle)
 	if err != nil {
@@ -308,7 +337,8 @@ func checkArch(rootfs, command string) error {
 // explain adds to an error what QEMU and the machine have said last.
 func (e *Engine) explain(c kernel.Container, err error) error {
 	if exit, ok := readExit(c.Bundle); ok && exit.Error != "" {
-		return fmt.Errorf("%w: %s", err, printable(exit.Error))
+		said := strings.ReplaceAll(exit.Error, "no space left on device", "no space left in its memory: give the function more") // that is its disk
+		return fmt.Errorf("%w: %s", err, printable(said))
 	}
 	if words := tail(c.Bundle, wordsFile, 3); words != "" {
 		err = fmt.Errorf("%w: QEMU: %s", err, printable(words))

@@ -28,9 +28,11 @@ func (s shape) device(kind string) string {
 
 // command collects QEMU's arguments and the files that it is given: it opens none itself that are ours.
 type command struct {
-	args  []string
-	files []*os.File
-	sets  int
+	args   []string
+	files  []*os.File
+	sets   int
+	ram    int     // its number
+	filler *filler // of a machine's memory, before QEMU; nil: it begins empty
 }
 
 const firstFD = 3 // that a process has besides its standard ones
@@ -70,6 +72,7 @@ func (c *command) basis(s shape, memory int64, cpus int, ram *os.File) {
 	if ram != nil {
 		machine += ",memory-backend=ram"
 		c.add("-object", fmt.Sprintf("memory-backend-file,id=ram,size=%d,share=on,prealloc=off,mem-path=%s", memory, c.reopen(ram)))
+		c.ram = firstFD + len(c.files) - 1
 	}
 	c.add("-machine", machine, "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", strconv.FormatInt(memory>>20, 10)+"M",
 		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-global", "virtio-mmio.force-legacy=false",

@@ -35,15 +35,18 @@ var ignoresShared = question{Execute: "migrate-set-capabilities", Arguments: map
 func ask(ctx context.Context, bundle string, out any, commands ...question) error {
 	ctx, cancel := context.WithTimeout(ctx, qmpIn)
 	defer cancel()
+	return converse(ctx, bundle, out, commands...)
+}
+
+// converse is ask of a QEMU that may take as long as ctx.
+func converse(ctx context.Context, bundle string, out any, commands ...question) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(bundle, qmpSocket))
 	if err != nil {
 		return fmt.Errorf("QEMU's monitor: %w", err)
 	}
 	defer conn.Close()
 	c := conn.(*net.UnixConn)
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(deadline)
-	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	r := bufio.NewReader(io.LimitReader(c, maxReply))
 	var answer json.RawMessage
 	for _, q := range append([]question{{Execute: "qmp_capabilities"}}, commands...) {
@@ -57,6 +60,9 @@ func ask(ctx context.Context, bundle string, out any, commands ...question) erro
 		}
 		if err == nil {
 			answer, err = reply(r)
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("QEMU's monitor: %s: %w", q.Execute, err)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,26 @@ import (
 
 // template is a machine that has booted as far as all machines like it are alike, kept as its memory and the state of its devices. A machine that goes on from there
 // spares most of a boot, which takes an emulated processor more than a second.
-type template struct{ dir string }
+type template struct {
+	dir          string
+	ram, devices *os.File // its files, open: they stay as long as a machine begins from them, whoever removes the directory
+}
+
+// open takes hold of a template's files.
+func (t *template) open() (err error) {
+	if t.ram, err = os.Open(t.memory()); err != nil {
+		return err
+	}
+	if t.devices, err = os.Open(t.state()); err != nil {
+		t.close()
+	}
+	return err
+}
+
+func (t *template) close() {
+	t.ram.Close()
+	t.devices.Close()
+}
 
 func (t *template) memory() string { return filepath.Join(t.dir, "memory") }
 func (t *template) state() string  { return filepath.Join(t.dir, "state") }
@@ -55,39 +75,60 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64
 	}
 	sum := sha256.New()
 	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, memory, cpus, links)
-	t := &template{filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
-	e.copying.Lock()
-	defer e.copying.Unlock()
-	if e.untried[t.dir] {
-		return nil, nil
+	t := &template{dir: filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
+	if found, wanted := e.find(t); !wanted {
+		return found, nil
 	}
-	now := time.Now()
-	if os.Chtimes(t.dir, now, now) == nil {
-		return t, nil
+	select { // a machine whose template is there does not wait for another kind's
+	case e.copying <- struct{}{}:
+		defer func() { <-e.copying }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	if err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links); err != nil {
+	if found, wanted := e.find(t); !wanted { // made meanwhile
+		return found, nil
+	}
+	err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links)
+	if err == nil {
+		err = t.open()
+	}
+	if err != nil {
 		if ctx.Err() == nil {
-			e.spare(t, err)
+			e.useless(t, err)
 		}
 		return nil, ctx.Err()
 	}
-	return t, e.sweepTemplates()
+	if err := e.sweepTemplates(); err != nil && e.log != nil {
+		e.log.Warn("former templates of virtual machines stay", "because", err)
+	}
+	return t, nil
 }
 
-// spare has machines like these boot from now on, each by itself.
-func (e *Engine) spare(t *template, why error) {
+// find opens a template. wanted tells that there is none, and that one is to be made. Half of one, whose remover was killed, is removed.
+func (e *Engine) find(t *template) (found *template, wanted bool) {
+	e.finding.Lock()
+	defer e.finding.Unlock()
+	if e.untried[t.dir] {
+		return nil, false
+	}
+	if t.open() != nil {
+		_ = os.RemoveAll(t.dir)
+		return nil, true
+	}
+	now := time.Now()
+	_ = os.Chtimes(t.dir, now, now)
+	return t, false
+}
+
+// useless has machines like these boot from now on, each by itself: the template cannot be made, or a machine did not come up from it.
+func (e *Engine) useless(t *template, why error) {
+	e.finding.Lock()
+	defer e.finding.Unlock()
 	e.untried[t.dir] = true
 	_ = os.RemoveAll(t.dir)
 	if e.log != nil {
 		e.log.Warn("virtual machines boot one by one, and not from a template", "because", why)
 	}
-}
-
-// useless is a template from which a machine did not come up.
-func (e *Engine) useless(t *template, why error) {
-	e.copying.Lock()
-	defer e.copying.Unlock()
-	e.spare(t, why)
 }
 
 // templateDirs are where the sockets and the words of a machine are that becomes a template.
@@ -103,7 +144,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 		return err
 	}
 	defer os.RemoveAll(into)
-	half := template{into}
+	half := template{dir: into}
 	dir, err := os.MkdirTemp(e.home.Dir(), templateDirs)
 	if err != nil {
 		return err
@@ -139,14 +180,20 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 		defer cancel()
 		err = errors.Join(err, e.home.EndIn(clean, templateID))
 	}()
-	cmd, err := e.run(container.Spec{ID: templateID, Memory: memory}, nobody, q, words, nil)
+	cmd, err := e.run(ctx, container.Spec{ID: templateID, Memory: memory}, nobody, q, words)
 	if err != nil {
 		return err
 	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = kernel.Wait(cmd) }()
-	defer func() { _ = cmd.Process.Kill(); <-ended }()
-	ctx, cancel := context.WithTimeout(ctx, e.boots)
+	defer func() {
+		_ = cmd.Process.Kill()
+		<-ended
+		if st, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signal() == unix.SIGBUS { // it wrote to memory that the file has no room for
+			err = fmt.Errorf("no space for a template's memory in %s", e.templates())
+		}
+	}()
+	ctx, cancel := e.inTime(ctx, cmd.Process.Pid)
 	defer cancel()
 	if err := becomesTemplate(ctx, dir, ended); err != nil {
 		return err
@@ -179,13 +226,16 @@ func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) err
 		case said == channel.TemplateReady:
 			return nil
 		case strings.HasSuffix(string(text), "\n"):
+			if exit, ok := readExit(dir); ok {
+				said = exit.Error
+			}
 			return fmt.Errorf("it ended: %s", printable(said))
 		}
 		select {
 		case <-ended:
 			return fmt.Errorf("it ended: %s", printable(tail(dir, wordsFile, 2)+" "+tail(dir, consoleFile, 3)))
 		case <-ctx.Done():
-			return fmt.Errorf("it has not come up: %w: %s", ctx.Err(), printable(tail(dir, consoleFile, 3)))
+			return fmt.Errorf("%w: %s", context.Cause(ctx), printable(tail(dir, consoleFile, 3)))
 		case <-tick.C:
 		}
 	}
@@ -193,7 +243,7 @@ func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) err
 
 // saveState has a machine's QEMU write the state of its devices; the memory is in its file, and stays as it is from then on.
 func saveState(ctx context.Context, dir string, state *os.File) error {
-	if err := ask(ctx, dir, nil, stateIn(state, "migrate")...); err != nil {
+	if err := converse(ctx, dir, nil, stateIn(state, "migrate")...); err != nil {
 		return err
 	}
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -203,7 +253,7 @@ func saveState(ctx context.Context, dir string, state *os.File) error {
 			Status string
 			Desc   string `json:"error-desc"`
 		}
-		if err := ask(ctx, dir, &now, question{Execute: "query-migrate"}); err != nil {
+		if err := converse(ctx, dir, &now, question{Execute: "query-migrate"}); err != nil {
 			return err
 		}
 		switch now.Status {
@@ -214,7 +264,7 @@ func saveState(ctx context.Context, dir string, state *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-tick.C:
 		}
 	}
@@ -231,46 +281,10 @@ func stateIn(f *os.File, command string) []question {
 
 // continues has a machine take the state of its devices, and go on.
 func (t *template) continues(ctx context.Context, bundle string) error {
-	f, err := os.Open(t.state())
-	if err != nil {
-		return notUp{fmt.Errorf("template: %w", err)}
-	}
-	defer f.Close()
-	if err := ask(ctx, bundle, nil, stateIn(f, "migrate-incoming")...); err != nil {
+	if err := converse(ctx, bundle, nil, stateIn(t.devices, "migrate-incoming")...); err != nil {
 		return notUp{fmt.Errorf("template: %w", err)}
 	}
 	return nil
-}
-
-// fill writes the template's memory to that of a machine, as far as there is any.
-func (t *template) fill(ram *os.File) error {
-	from, err := os.Open(t.memory())
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	for at := int64(0); ; {
-		at, err = unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil // the rest is a hole
-		}
-		if err != nil {
-			return fmt.Errorf("template: %w", err)
-		}
-		end, err := unix.Seek(int(from.Fd()), at, unix.SEEK_HOLE)
-		if err == nil {
-			_, err = unix.Seek(int(ram.Fd()), at, unix.SEEK_SET)
-		}
-		for err == nil && at < end {
-			var n int
-			if n, err = unix.Sendfile(int(ram.Fd()), int(from.Fd()), &at, int(end-at)); err == nil && n == 0 {
-				err = errors.New("it ended early")
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("template: %w", err)
-		}
-	}
 }
 
 // endStray ends what a process of ours that was killed has left: a template in the making waits for devices for ever.
@@ -288,6 +302,8 @@ func (e *Engine) endStray(ctx context.Context) error {
 
 // sweepTemplates removes all but so many, the longest unused first. A machine that runs needs none.
 func (e *Engine) sweepTemplates() error {
+	e.finding.Lock()
+	defer e.finding.Unlock()
 	entries, err := os.ReadDir(e.templates())
 	if err != nil {
 		return err

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +23,7 @@ import (
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	kit "weir.dev/weir/container/kernel/suite"
+	"weir.dev/weir/netns"
 )
 
 // said collects what a runtime warns of.
@@ -121,7 +125,7 @@ func TestTemplatesAreBounded(t *testing.T) {
 	var held int64
 	for _, file := range templatesOf(t, r) {
 		var st unix.Stat_t
-		if err := unix.Stat((&template{filepath.Dir(file)}).memory(), &st); err != nil {
+		if err := unix.Stat((&template{dir: filepath.Dir(file)}).memory(), &st); err != nil {
 			t.Fatal(err)
 		}
 		held = max(held, st.Blocks*512)
@@ -156,12 +160,196 @@ func TestABrokenTemplateIsNotUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+	taken, err := filepath.Glob("/run/weir/.ids/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ids := range taken {
+		if owner, _ := os.Readlink(ids); owner == r.engine.home.Bundle("a") {
+			t.Errorf("%s is taken by a machine that is gone", ids)
+		}
+	}
 	if all := templatesOf(t, r); len(all) != 0 || strings.Count(words.all(), "not from a template") != 1 {
 		t.Errorf("templates %q, warnings %q", all, words.all())
 	}
 	again()
 	if n := strings.Count(words.all(), "not from a template"); n != 1 {
 		t.Errorf("%d warnings: %q", n, words.all())
+	}
+}
+
+// A template may go while a machine begins from it, and a half of one may be there: neither is a failure of the machine.
+func TestATemplateMayGo(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", waiting
+	run := func() {
+		t.Helper()
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	all := templatesOf(t, r)
+	if len(all) != 1 {
+		t.Fatalf("templates %q", all)
+	}
+	for _, half := range []string{"memory", "state"} { // what a killed remover leaves
+		if err := os.Remove(filepath.Join(filepath.Dir(all[0]), half)); err != nil {
+			t.Fatal(err)
+		}
+		run()
+		if now := templatesOf(t, r); !slices.Equal(now, all) {
+			t.Errorf("without its %s: templates %q", half, now)
+		}
+	}
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, defaultMemory, 1, 0)
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	defer from.close()
+	r.engine.useless(&template{dir: from.dir}, errors.New("it is swept"))
+	var q command
+	if err := q.copies(from); err != nil {
+		t.Fatal(err)
+	}
+	q.filler.close()
+	if n := strings.Count(words.all(), "msg="); n != 1 {
+		t.Error(words.all())
+	}
+}
+
+// While a template is made machines of another kind begin from theirs, and whoever does not want to wait any more need not.
+func TestOneTemplateHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	r, _, words := templated(t)
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, minMemory, 1, 0)
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	r.engine.copying <- struct{}{} // as if one was made
+	if from, err = r.engine.template(t.Context(), sys, s, minMemory, 1, 0); err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if from, err := r.engine.template(ctx, sys, s, minMemory+1<<20, 1, 0); from != nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(from, err)
+	}
+	<-r.engine.copying
+	if words.all() != "" {
+		t.Error(words.all())
+	}
+}
+
+// Where a template finds no room, machines boot, and nothing stays of it.
+func TestAFullDiskHasMachinesBoot(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[string]string{"4k": "no space", "20m": "no space for a template's memory"} {
+		r, spec, words := templated(t)
+		dir := r.engine.templates()
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		spec.ID, spec.Args = "a", sh("exit 3")
+		if err := r.Run(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := r.Wait(t.Context(), "a"); err != nil || st.ExitCode != 3 {
+			t.Error(st, err)
+		}
+		left, err := os.ReadDir(dir)
+		if err != nil || len(left) > 0 || strings.Count(words.all(), "not from a template") != 1 || !strings.Contains(words.all(), want) {
+			t.Errorf("with %s: left %v (%v), words %q", size, left, err, words.all())
+		}
+	}
+}
+
+// A function that no machine can run is no fault of the template, and is not tried twice.
+func TestAFunctionsOwnFault(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, 60<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, s := range map[string]container.Spec{
+		"not found in the image":                              {Args: []string{"no-such-program"}, ReadOnly: true},
+		"enter working directory":                             {Args: waiting, ReadOnly: true, Dir: "/no/such/place"},
+		"no space left in its memory: give the function more": {Args: waiting, Mounts: []container.Mount{{Source: dir, Target: "/mnt"}}},
+	} {
+		s.ID, s.Rootfs, s.Memory = "a", spec.Rootfs, minMemory
+		err := r.Run(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "disk full") || errors.Is(err, errNotUp) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if all := templatesOf(t, r); len(all) != 1 || words.all() != "" {
+		t.Errorf("templates %q, warnings %q", all, words.all())
+	}
+}
+
+// A copy has its own interfaces, with their names, addresses and MTUs, and all of its processors and its memory.
+func TestCopiesOfOtherShapes(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	b := newSandbox(t)
+	in := func(script string) string {
+		out, err := exec.Command("nsenter", "--net="+b.fn, "sh", "-c", script).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+		return string(out)
+	}
+	in("ip link add name a type veth peer name b && ip link set dev a mtu 9000 && ip link set dev b mtu 1280")
+	const list = "for l in in out a b; do echo $l $(cat /sys/class/net/$l/address) $(cat /sys/class/net/$l/mtu); done"
+	spec.ID, spec.Netns, spec.CPUs, spec.Memory = "a", b.fn, 2, 1<<30
+	spec.Args = sh(list + "; busybox nproc; busybox awk '/MemTotal/ {print ($2 > 900000)}' /proc/meminfo; " + waiting[2])
+	var want strings.Builder
+	err := netns.Do(b.fn, func() error {
+		for _, name := range []string{"in", "out", "a", "b"} {
+			l, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&want, name, l.HardwareAddr, l.MTU)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&want, "%d\n1\n", min(2, runtime.NumCPU()))
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says what it has", func() bool { return strings.Count(logOf(t, r, "a"), "\n") == 6 })
+	if got := logOf(t, r, "a"); got != want.String() {
+		t.Errorf("it has\n%swant\n%s", got, want.String())
+	}
+	if all := templatesOf(t, r); len(all) != 1 || words.all() != "" {
+		t.Errorf("templates %q, warnings %q", all, words.all())
 	}
 }
 
@@ -173,7 +361,7 @@ func TestATemplateInTheMakingGoesWithItsMaker(t *testing.T) {
 	defer r.Close()
 	var stays exec.Cmd
 	stays.Path, stays.Args = "/bin/sleep", []string{"sleep", "600"}
-	if err := r.engine.home.StartIn(container.Spec{ID: templateID, Memory: minMemory}, "", &stays, nil); err != nil {
+	if err := r.engine.home.StartIn(container.Spec{ID: templateID, Memory: minMemory}, "", &stays); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -248,7 +436,7 @@ func (f frames) comeIn(t *testing.T) (all [][]byte) {
 func TestFill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	from := template{dir}
+	from := template{dir: dir}
 	want := make([]byte, 4<<20)
 	copy(want[1<<20:], bytes.Repeat([]byte("memory"), 50_000))
 	copy(want[3<<20:], "end")
@@ -263,15 +451,36 @@ func TestFill(t *testing.T) {
 			}
 		}
 	}
-	if err := errors.Join(f.Truncate(int64(len(want))), f.Close()); err != nil {
+	if err := errors.Join(f.Truncate(int64(len(want))), f.Close(), os.WriteFile(from.state(), nil, 0o600), from.open()); err != nil {
 		t.Fatal(err)
 	}
+	defer from.close()
 	ram, err := memory(int64(len(want)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ram.Close()
-	if err := from.fill(ram); err != nil {
+	fill := func(more ...part) error {
+		var q command
+		if err := q.copies(&from); err != nil {
+			t.Fatal(err)
+		}
+		defer q.filler.close()
+		q.ram, q.filler.parts = firstFD+len(q.files), append(q.filler.parts, more...)
+		cmd := exec.Command("true")
+		done, err := q.filler.before(cmd, &q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer done()
+		cmd.ExtraFiles = append(q.files, ram)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer kernel.Wait(cmd)
+		return q.filler.wait(t.Context())
+	}
+	if err := fill(); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
@@ -281,6 +490,50 @@ func TestFill(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ram.Fd()), &st); err != nil || st.Blocks*512 > 1<<20 {
 		t.Errorf("%d bytes are there, want no holes filled (%v)", st.Blocks*512, err)
+	}
+	if err := fill(part{3 << 20, 5 << 20}); err == nil || !strings.Contains(err.Error(), "fill the memory of the virtual machine to the end") {
+		t.Errorf("of a memory that is shorter than it was: %v", err)
+	}
+}
+
+// What a machine has of its template counts to its own memory, as what it has of its own does.
+func TestACopysMemoryIsItsOwn(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.ID, spec.Args = "a", waiting
+	if err := r.Run(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	st, err := r.Status(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ram unix.Stat_t
+	files, err := filepath.Glob("/proc/" + strconv.Itoa(st.PID) + "/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		switch to, _ := os.Readlink(f); {
+		case strings.Contains(to, "weir-machine"):
+			if err := unix.Stat(f, &ram); err != nil {
+				t.Fatal(err)
+			}
+		case strings.HasPrefix(to, r.engine.templates()), strings.Contains(to, "weir-launcher"), strings.Contains(to, "memfd:program"):
+			t.Errorf("its process has %s", to)
+		}
+	}
+	meter, err := kernel.NewMeter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, ok := meter.Usage(st.PID)
+	t.Logf("its memory has %d MB, and it uses %d MB", ram.Blocks*512>>20, used.Memory>>20)
+	if !ok || ram.Blocks == 0 || int64(used.Memory) < ram.Blocks*512 {
+		t.Errorf("a machine whose memory has %d bytes uses %d (%v)", ram.Blocks*512, used.Memory, ok)
+	}
+	if words.all() != "" {
+		t.Error(words.all())
 	}
 }
 

@@ -149,7 +149,7 @@ func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 		defer cancel()
 		err = errors.Join(err, e.home.EndIn(clean, trialID))
 	}()
-	cmd, err := e.run(container.Spec{ID: trialID}, nobody, q, words, nil)
+	cmd, err := e.run(ctx, container.Spec{ID: trialID}, nobody, q, words)
 	if err != nil {
 		return err
 	}
