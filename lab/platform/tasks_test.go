@@ -11,6 +11,7 @@ import (
 
 // A working function in a chain and the tool beside it both carry what stations send each other, and leave nothing behind.
 func TestFunctionsAndToolsCarry(t *testing.T) {
+	t.Parallel()
 	kinds := working()
 	for _, name := range []string{"five-judged", "five-bridged"} {
 		k, _ := Find(name)
@@ -18,6 +19,7 @@ func TestFunctionsAndToolsCarry(t *testing.T) {
 	}
 	for _, k := range kinds {
 		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
 			o := testOptions(t)
 			if why := k.Check(o); why != "" {
 				t.Fatalf("not on this machine: %s", why)
