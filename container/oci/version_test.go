@@ -3,6 +3,7 @@ package oci
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,4 +56,24 @@ func TestVulnerableRuntimeIsRefused(t *testing.T) {
 	must(t, err)
 	must(t, r.Destroy(t.Context()))
 	must(t, r.Close())
+}
+
+// A program's package is found where it has the program's name and where it has not, also by a link; a program of nobody's has none.
+func TestDistribution(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "program")
+	if err := os.Symlink("/usr/bin/dpkg-query", link); err != nil {
+		t.Fatal(err)
+	}
+	version := func(pkg string) string {
+		out, err := exec.Command("dpkg-query", "--show", "--showformat", "${Version}", pkg).Output()
+		if err != nil {
+			t.Fatalf("package %s: %v", pkg, err)
+		}
+		return string(out)
+	}
+	for program, want := range map[string]string{"/usr/bin/curl": version("curl"), "/usr/bin/dpkg-query": version("dpkg"), link: version("dpkg"), os.Args[0]: ""} {
+		if got := distribution(t.Context(), program); got != want {
+			t.Errorf("%s: %q, want %q", program, got, want)
+		}
+	}
 }
