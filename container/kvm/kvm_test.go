@@ -69,6 +69,11 @@ func TestMachine(t *testing.T) {
 		t.Fatal(st, err)
 	}
 	found.Store(r.engine.shape)
+}
+
+// The suites' tests wait for machines as the other tests here do: all are in one pool.
+func TestMachinesAsAllContainers(t *testing.T) {
+	t.Parallel()
 	machines.Run(t)
 }
 
