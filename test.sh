@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run every test. Tests that need root enter fresh network namespaces and never touch the host's own.
-# In CI (CI=true) a test that skips fails the run, unless it names a feature that this kernel truly lacks.
+# In CI (CI=true) a test that skips fails the run, unless it names a feature that this kernel truly lacks. With FULL=1 tables whose pairs are tried are tried whole.
 set -uo pipefail
 cd -P "$(dirname "$0")"
 [ "$(id -u)" = 0 ] || { echo "test: the tests need root (network namespaces, BPF, containers): sudo make test" >&2; exit 1; }
@@ -12,7 +12,7 @@ drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.Imp
 [ -n "$drawn" ] || { echo "test: go list found no packages with property tests" >&2; exit 1; }
 DRAWN=$(cut -d ' ' -f 2- <<<"$drawn") drawn=$(cut -d ' ' -f 1 <<<"$drawn")
 export DRAWN # see e2e/summary/seeded.sh
-# Packages run two at a time in two groups, the longest first. The first group neither counts packets nor measures time, and may use all processors. The second
+# Packages run three at a time in two groups, the longest first. The first group neither counts packets nor measures time, and may use all processors. The second
 # drives whole Weirs, which wait more than they work. It counts packets and sends few. So nothing of the first group runs beside it, and nothing that floods links
 # or measures what the machine can do: that fills the queues that all namespaces share. Packages of the second group that count alternate with some that do not.
 # The rest runs one by one.
@@ -26,15 +26,15 @@ beside=$(go list ./e2e/docs ./e2e/ui ./e2e/unit ./e2e/fabric ./e2e/runtimes ./e2
 	./router/control ./catalogue/... ./lab/functions/... ./netns ./testbed | grep -v /catalogue/shaper$) # which floods its limits
 alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside")
 [ -n "$together" ] && [ -n "$beside" ] && [ -n "$alone" ] || { echo "test: go list found no packages" >&2; exit 1; }
-# run N PACKAGES [ARGUMENTS]: those packages, N at a time. `make lint` has the whole of vet.
+# run N PACKAGES [ARGUMENTS]: those packages, N at a time. `make lint` has the whole of vet. Without symbols for debuggers programs of tests are linked in less time.
 run() {
 	local n=$1 packages=$2
 	shift 2
-	go test -p "$n" -vet off -count 1 -timeout 30m -exec "'$PWD/e2e/summary/seeded.sh'" -json "$@" $packages
+	go test -p "$n" -vet off -ldflags "-s -w" -count 1 -timeout 30m -exec "'$PWD/e2e/summary/seeded.sh'" -json "$@" $packages
 }
 {
-	run 2 "$together" "$@"
-	run 2 "$beside" "$@"
+	run 3 "$together" "$@"
+	run 3 "$beside" "$@"
 	run 1 "$alone" "$@"
 } 2>&1 | bin/summary -seed "$SEED" -drawn "$drawn"
 exit "${PIPESTATUS[1]}" # its word, not that of the last go test: what failed may have been run again
