@@ -16,14 +16,14 @@ export DRAWN # see e2e/summary/seeded.sh
 # drives whole Weirs, which wait more than they work. It counts packets and sends few. So nothing of the first group runs beside it, and nothing that floods links
 # or measures what the machine can do: that fills the queues that all namespaces share. Packages of the second group that count alternate with some that do not.
 # The rest runs one by one.
-together=$(go list ./e2e/vm ./image ./lab/kept/... ./manager/... ./store/... ./cli/... ./lab/claim ./lab/desk ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/tied ./lab/traffic . ./agent/events ./agent/health ./agent/ipfix ./agent/kernel/... ./agent/metrics \
+together=$(go list ./e2e/vm ./image ./lab/kept/... ./manager/... ./store/... ./cli/... ./lab ./lab/claim ./lab/desk ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/tied ./lab/traffic . ./agent/events ./agent/health ./agent/ipfix ./agent/kernel/... ./agent/metrics \
 	./agent/report ./agent/sandbox ./agent/secrets ./agent/settle ./agent/socket ./agent/tunnel ./agent/uplink ./api/... ./bpf ./container ./container/choice ./container/drivers ./container/fake ./container/kernel/entry ./container/kernel/filter ./container/kernel/launcher ./container/kernel/steps \
 	./container/kvm/channel ./container/kvm/erofs ./container/kvm/guest ./container/suite ./cpuset ./daemon/... ./datapath ./datapath/drivers ./datapath/internal/... ./datapath/suite ./datapath/ebpf/internal/... \
 	./e2e/escape/hostile ./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \
 	./router/fabric/... ./router/identity ./router/policy ./router/rollout ./sbom ./web | grep -v /cli/author$) # which drives whole Weirs
 beside=$(go list ./e2e/docs ./e2e/ui ./e2e/unit ./e2e/fabric ./e2e/runtimes ./e2e/survive ./e2e/change ./container/docker/... ./e2e/failure ./container/native ./e2e/join ./container/oci ./e2e/hostile ./container/lxc ./e2e/settle ./container/nspawn \
 	./e2e/badinput ./container/kernel ./cli/author ./e2e/soak ./e2e/down ./container/rkt ./solo ./agent ./datapath/ebpf ./datapath/fake ./datapath/ovs \
-	./router/control ./catalogue/... ./lab/functions/... ./netns ./testbed | grep -v /catalogue/shaper$) # which floods its limits
+	./router/control ./catalogue/... ./lab/controllers ./lab/functions/... ./lab/machine ./netns ./testbed | grep -v /catalogue/shaper$) # which floods its limits
 alone=$(go list ./... | grep -vxF "$together"$'\n'"$beside")
 [ -n "$together" ] && [ -n "$beside" ] && [ -n "$alone" ] || { echo "test: go list found no packages" >&2; exit 1; }
 # run N PACKAGES [ARGUMENTS]: those packages, N at a time. `make lint` has the whole of vet. Without symbols for debuggers programs of tests are linked in less time.
