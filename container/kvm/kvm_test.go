@@ -2,6 +2,8 @@ package kvm
 
 import (
 	"context"
+	"flag"
+	"os"
 	"sync/atomic"
 	"testing"
 
@@ -17,6 +19,16 @@ const testKernel = "../../build/vm/kern/boot/vmlinuz-*-cloud-amd64"
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 var waiting = sh("trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
+
+// testsAtOnce is how many run at the same time, if nobody says otherwise (-parallel): beside the boots of their machines, which take a processor each, they wait.
+const testsAtOnce = "3"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", testsAtOnce); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // found is what the trial of the first test has found: it is the same for all.
 var found atomic.Pointer[shape]
