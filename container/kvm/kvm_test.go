@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"context"
+	"flag"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -25,8 +26,14 @@ var (
 	templates string
 )
 
+// testsAtOnce is how many run at the same time, if nobody says otherwise (-parallel): beside the starts of their machines, which take a processor each, they wait.
+const testsAtOnce = "3"
+
 func TestMain(m *testing.M) {
-	if os.Getenv("WEIR_CHILD") != "" { // it is killed, and could not remove them
+	if err := flag.Set("test.parallel", testsAtOnce); err != nil {
+		panic(err)
+	}
+	if os.Getenv("WEIR_CHILD") != "" { // it is killed, and could not remove templates
 		os.Exit(m.Run())
 	}
 	dir, err := os.MkdirTemp("", "weir-templates-")
@@ -89,6 +96,11 @@ func TestMachine(t *testing.T) {
 		t.Fatal(st, err)
 	}
 	found.Store(r.engine.shape)
+}
+
+// The suites' tests wait for machines as the other tests here do: all are in one pool.
+func TestMachinesAsAllContainers(t *testing.T) {
+	t.Parallel()
 	machines.Run(t)
 }
 

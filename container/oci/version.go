@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,10 +79,20 @@ func distribution(ctx context.Context, program string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := askPackages(ctx, "--search", path)
-	name, _, ok := strings.Cut(out, ":")
-	if err != nil || !ok {
+	// Mostly the package has the program's name. A search reads the files of all packages: some 80 ms of a processor at each start of a daemon.
+	name := filepath.Base(path)
+	out, err := askPackages(ctx, "--listfiles", name)
+	if err != nil {
 		return "", err
+	}
+	if !slices.Contains(strings.Split(out, "\n"), path) {
+		if out, err = askPackages(ctx, "--search", path); err != nil {
+			return "", err
+		}
+		var ok bool
+		if name, _, ok = strings.Cut(out, ":"); !ok {
+			return "", nil
+		}
 	}
 	return askPackages(ctx, "--show", "--showformat", "${Version}", name)
 }

@@ -3,6 +3,7 @@ package oci
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,5 +92,25 @@ func TestWithoutDpkgAProgramIsOfNoPackage(t *testing.T) {
 	t.Setenv("PATH", dir)
 	if _, _, err := checkVersion(t.Context(), cli); !errors.Is(err, ErrVulnerable) || strings.Contains(err.Error(), "found out") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A program's package is found where it has the program's name and where it has not, also by a link; a program of nobody's has none.
+func TestDistribution(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "program")
+	if err := os.Symlink("/usr/bin/dpkg-query", link); err != nil {
+		t.Fatal(err)
+	}
+	version := func(pkg string) string {
+		out, err := exec.Command("dpkg-query", "--show", "--showformat", "${Version}", pkg).Output()
+		if err != nil {
+			t.Fatalf("package %s: %v", pkg, err)
+		}
+		return string(out)
+	}
+	for program, want := range map[string]string{"/usr/bin/curl": version("curl"), "/usr/bin/dpkg-query": version("dpkg"), link: version("dpkg"), os.Args[0]: ""} {
+		if got, err := distribution(t.Context(), program); got != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", program, got, err, want)
+		}
 	}
 }

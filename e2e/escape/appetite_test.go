@@ -21,7 +21,8 @@ import (
 	"weir.dev/weir/e2e/rig"
 )
 
-// What takes all that it can get is bounded, and the neighbours do not notice.
+// What takes all that it can get is bounded, and the neighbours do not notice. Its machines have no other machines beside them: where all are emulated, a neighbour's
+// has too little of the processors then.
 func TestAppetiteIsBounded(t *testing.T) {
 	for _, rt := range runtimes {
 		t.Run(rt.name, func(t *testing.T) {
@@ -196,6 +197,7 @@ func (m *meter) read(t *testing.T) use {
 
 // What a function forges reaches nobody who is not on its chain, and moves no station.
 func TestForgedFramesHarmNoNeighbour(t *testing.T) {
+	t.Parallel()
 	for _, rt := range runtimes {
 		for _, sw := range rt.switches {
 			t.Run(rt.name+"/"+sw, func(t *testing.T) {

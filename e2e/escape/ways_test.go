@@ -23,6 +23,7 @@ var tried = regexp.MustCompile(`(?m)ESCAPE (\S+) (refused|harmless|ESCAPED)(.*)$
 
 // Nothing that the function tries reaches anything that is not its own, but for what its runtime's passes are.
 func TestNothingGetsOut(t *testing.T) {
+	t.Parallel()
 	shareMemory(t)
 	for _, rt := range runtimes {
 		t.Run(rt.name, func(t *testing.T) {
@@ -143,6 +144,7 @@ func held(ctx context.Context, t *testing.T, r *rig.Rig) {
 
 // The runtime bare runs nothing but what comes with Weir, with its own command, unless the host's operator says so.
 func TestBareIsForTheCatalogue(t *testing.T) {
+	t.Parallel()
 	r, ctx := rig.Bare(t, rig.Options{})
 	build(ctx, t, r, "")
 	if err := r.Up(ctx); err != nil {

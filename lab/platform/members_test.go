@@ -35,8 +35,10 @@ func openMembers(t *testing.T, o MemberOptions) *Members {
 
 // On every network each member reaches each other one, also those that come later, and closing leaves nothing.
 func TestMembersReachEachOther(t *testing.T) {
+	t.Parallel()
 	for _, network := range SegmentNames() {
 		t.Run(network, func(t *testing.T) {
+			t.Parallel()
 			o := MemberOptions{Options: testOptions(t), Runtime: bare, Network: network}
 			if network == byKernel && checkKernel() != "" {
 				t.Skip(checkKernel())
@@ -74,8 +76,10 @@ func TestMembersReachEachOther(t *testing.T) {
 
 // Members are containers of every runtime: a process can enter their cgroups, and they can be confined to processors.
 func TestMembersAreContainers(t *testing.T) {
+	t.Parallel()
 	for _, runtime := range MemberRuntimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			o := MemberOptions{Options: testOptions(t), Runtime: runtime, Network: byBridges}
 			if why := CheckMembers(o.Options, runtime, byBridges); why != "" {
 				if runtime != rkt.Name { // which nobody packs any more

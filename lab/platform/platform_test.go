@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,20 +179,72 @@ func TestPlatformsCarry(t *testing.T) {
 	}
 }
 
+// full: FULL is set (FULL=1 make test). Then each network is tried with each function in each runtime.
+var full = os.Getenv("FULL") != ""
+
 // stands tells which points are tried: the product is large. A network, and a function with a program, is tried without containers with all others, and a
-// program in those runtimes that differ in what they allow it.
+// program in those runtimes that differ in what they allow it. In containers and machines all pairs are tried, of runtime and network and of runtime and
+// function, and not each network with each function again (see full): a platform is put together of parts that know nothing of each other (openMade).
 func stands(p Point) bool {
 	network := p.Network == byBest || p.Network == byKernel || strings.HasPrefix(p.Network, byPolling)
 	program := p.Function == byPcap || p.Function == byTestpmd
 	switch {
 	case p.Function == five || p.Runtime == PlatformHost || p.Runtime == daemonRuntime && p.Function != wireFunction: // see TestFunctionsAndToolsCarry
 		return false
-	case p.Runtime == bare || !network && !program:
+	case p.Runtime == bare:
 		return true
+	case !network && !program:
+		return full || !slices.Contains(turning, p.Network) || inTurn(p)
 	case p.Function == byPcap && p.Network == "ebpf", p.Function == byTestpmd && p.Network == byPolling+"1":
 		return p.Runtime == "oci" || p.Runtime == "native" || p.Runtime == byDocker
 	}
 	return p.Runtime == virtual && p.Network == byBest && p.Function == byPcap
+}
+
+// turning are the networks that containers and machines have with all functions without a program of their own, in turns.
+var turning = []string{"ebpf", "ovs", byBridges, byFlows, byLookup}
+
+// inTurn tells whether it is the turn of a point's function, in its runtime and network. Points with a short name are tried anyway.
+func inTurn(p Point) bool {
+	if slices.Contains(ShortNames(), nameOf(p)) {
+		return true
+	}
+	functions := []string{wireFunction, byBridges, byPacket}
+	if p.Runtime == virtual { // a machine has no wire
+		functions = functions[1:]
+	}
+	n, r := slices.Index(turning, p.Network), slices.Index(Runtimes(), p.Runtime)
+	return functions[(n+r)%len(functions)] == p.Function
+}
+
+func nameOf(p Point) string {
+	k, _ := Find(p.String())
+	return k.Name
+}
+
+// In turns each runtime meets each network and each function.
+func TestPointsInTurnCoverAllPairs(t *testing.T) {
+	tried, pairs := 0, map[[2]string]bool{}
+	for _, k := range Kinds() {
+		p := k.Point
+		if _, made := (makers{runtimes(), networks(), functions()}).kind(p); made != nil || p.Runtime == bare || !slices.Contains(turning, p.Network) || !slices.Contains([]string{wireFunction, byBridges, byPacket}, p.Function) {
+			continue
+		}
+		pairs[[2]string{p.Runtime, p.Network}] = pairs[[2]string{p.Runtime, p.Network}] || inTurn(p)
+		pairs[[2]string{p.Runtime, p.Function}] = pairs[[2]string{p.Runtime, p.Function}] || inTurn(p)
+		if inTurn(p) {
+			tried++
+		}
+	}
+	for pair, covered := range pairs {
+		if !covered {
+			t.Errorf("%v: no point with both is tried", pair)
+		}
+	}
+	t.Logf("%d points for %d pairs", tried, len(pairs))
+	if len(pairs) < 40 {
+		t.Errorf("%d pairs of runtimes with networks and functions", len(pairs))
+	}
 }
 
 // What this machine cannot run says why: more threads that poll than it has processors, and a machine whose memory a switch should share.
@@ -268,8 +321,10 @@ func TestPlatformsAreChosen(t *testing.T) {
 
 // A path leads through the functions that it says, whatever was in force before: each has seen frames.
 func TestPathsLeadThroughTheirFunctions(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"bridges", "ovs-chain", "least"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			k, _ := Find(name)
 			p, err := k.Open(t.Context(), testOptions(t))
 			if err != nil {
@@ -338,8 +393,10 @@ func TestWhatADeadEngineLeftIsRemoved(t *testing.T) {
 
 // What a killed run has left of a runtime is removed by the next one: an engine of its own, and machines.
 func TestRuntimesOfACrashAreRemoved(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"native", byDocker, virtual} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			o := testOptions(t)
 			k, _ := Find(name + "+bridge+bridge")
 			if name == virtual {

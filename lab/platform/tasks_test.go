@@ -19,6 +19,7 @@ import (
 
 // A working function in a chain and the tool beside it both carry what stations send each other, and leave nothing behind.
 func TestFunctionsAndToolsCarry(t *testing.T) {
+	t.Parallel()
 	kinds := working()
 	for _, name := range []string{"five-judged", "five-bridged"} {
 		k, _ := Find(name)
@@ -26,6 +27,7 @@ func TestFunctionsAndToolsCarry(t *testing.T) {
 	}
 	for _, k := range kinds {
 		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
 			o := testOptions(t)
 			if k.Point == (Point{PlatformHost, PlatformHost, "impair"}) && lacksNetem() != "" {
 				t.Skip(lacksNetem())

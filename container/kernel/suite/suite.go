@@ -116,7 +116,7 @@ type Kit struct {
 	Open   func(ctx context.Context, inst instance.Instance, o kernel.Options) (*kernel.Runtime, error)
 	Memory int64 // that a container takes at least; 0: 16 MiB will do
 	Bare   bool  // see contract.Kernel
-	// Together: the tests of conformance and of isolation run as many at a time as `go test -parallel` says.
+	// Together: the tests run as many at a time as `go test -parallel` says.
 	Together bool
 }
 
@@ -156,7 +156,10 @@ func (k Kit) Run(t *testing.T) {
 	t.Run("isolation", k.isolation)
 	for name, f := range cases() {
 		if Skipped(k.Name, name) == "" {
-			t.Run(name, func(t *testing.T) { f(k, t) })
+			t.Run(name, func(t *testing.T) {
+				k.together(t)
+				f(k, t)
+			})
 		}
 	}
 }
