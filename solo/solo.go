@@ -181,7 +181,7 @@ func (f *Function) prepare(ctx context.Context, driver drivers.Driver) (err erro
 	if err := netns.Create(space.path, netns.Options{Quiet: true}); err != nil {
 		return err
 	}
-	if f.rt, err = driver.Open(ctx, f.inst, drivers.Options{Adopt: true, Remove: true, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if f.rt, err = driver.Open(ctx, f.inst, drivers.Options{Adopt: true, Remove: true, Once: f.own != nil, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		return err
 	}
 	if f.box, err = f.boxes.New(name, 1, !f.about.Userns); err != nil {

@@ -35,6 +35,7 @@ type Options struct {
 	DockerHost        string // where Docker's engine listens; default $DOCKER_HOST, else its usual socket
 	DockerScript      string // the engine's runtime "weir"; default where an operator has it
 	Remove, KeepLogs  bool
+	Once              bool // one container is to be made, or few: what would serve others is not
 	Memory, DiskBytes int64
 	CPUs              float64
 	Adopt, Vulnerable bool
@@ -50,7 +51,7 @@ func (o Options) oci() oci.Options {
 }
 
 func (o Options) kvm() kvm.Options {
-	return kvm.Options{Options: o.kernel(), Kernel: cmp.Or(o.KVMKernel, os.Getenv("WEIR_KVM_KERNEL")), Remove: o.Remove, Log: o.Log}
+	return kvm.Options{Options: o.kernel(), Kernel: cmp.Or(o.KVMKernel, os.Getenv("WEIR_KVM_KERNEL")), Remove: o.Remove, Alone: o.Once, Log: o.Log}
 }
 
 func (o Options) docker() docker.Options {

@@ -59,6 +59,7 @@ type Options struct {
 	QEMU   string       // name or path; default the constant
 	Kernel string       // of the machines: a path or a pattern; default: see kernels
 	Remove bool         // only Destroy will be called: it can do without QEMU
+	Alone  bool         // machines boot, each by itself: a template would serve none but the first
 	Log    *slog.Logger // takes warnings; nil: nobody does
 }
 
@@ -84,7 +85,7 @@ type Engine struct {
 	copying chan struct{}   // full: a template is made
 	finding sync.Mutex      // held while one is looked for or removed
 	untried map[string]bool // templates that are of no use here
-	alone   bool            // machines boot, each by itself
+	alone   bool            // see Options.Alone
 	others  string          // where templates are; "": below the instance's own directory
 
 	dialing sync.Mutex // held while a line is made: a machine has one
@@ -103,7 +104,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, untried: map[string]bool{}}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, untried: map[string]bool{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
