@@ -657,7 +657,11 @@ func (r *Runtime) Wait(ctx context.Context, id string) (container.Status, error)
 	select {
 	case <-proc.done:
 	case <-proc.closed:
-		return status, fmt.Errorf("wait for container %s: %w", id, os.ErrClosed)
+		select {
+		case <-proc.done: // both, and this one came first
+		default:
+			return status, fmt.Errorf("wait for container %s: %w", id, os.ErrClosed)
+		}
 	case <-ctx.Done():
 		return status, fmt.Errorf("wait for container %s: %w", id, ctx.Err())
 	}
