@@ -12,7 +12,7 @@ drawn=$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$.Imp
 [ -n "$drawn" ] || { echo "test: go list found no packages with property tests" >&2; exit 1; }
 DRAWN=$(cut -d ' ' -f 2- <<<"$drawn") drawn=$(cut -d ' ' -f 1 <<<"$drawn")
 export DRAWN # see e2e/summary/seeded.sh
-# Packages run three at a time in two groups, the longest first. The first group neither counts packets nor measures time, and may use all processors. The second
+# Packages run side by side in two groups, the longest first. The first group neither counts packets nor measures time, and may use all processors. The second
 # drives whole Weirs, which wait more than they work. It counts packets and sends few. So nothing of the first group runs beside it, and nothing that floods links
 # or measures what the machine can do: that fills the queues that all namespaces share. Packages of the second group that count alternate with some that do not.
 # The rest runs one by one.
@@ -34,7 +34,7 @@ run() {
 }
 {
 	run 3 "$together" "$@"
-	run 3 "$beside" "$@"
+	run 2 "$beside" "$@"
 	run 1 "$alone" "$@"
 } 2>&1 | bin/summary -seed "$SEED" -drawn "$drawn"
 exit "${PIPESTATUS[1]}" # its word, not that of the last go test: what failed may have been run again

@@ -301,7 +301,7 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 		return 0, err
 	}
 	if from != nil {
-		begins, cancel := e.inTime(ctx, cmd.Process.Pid)
+		begins, cancel := inTime(ctx, cmd.Process.Pid, e.boots)
 		if err = from.continues(begins, c.Bundle); err != nil {
 			err = e.explain(c, err)
 		}
@@ -369,14 +369,14 @@ func ownFault(bundle string) bool {
 }
 
 // inTime ends when a machine has had its time to come up, in which the time does not count that it waited for a processor.
-func (e *Engine) inTime(ctx context.Context, pid int) (context.Context, context.CancelFunc) {
-	late := fmt.Errorf("%w in %v", errNotUp, e.boots)
+func inTime(ctx context.Context, pid int, boots time.Duration) (context.Context, context.CancelFunc) {
+	late := fmt.Errorf("%w in %v", errNotUp, boots)
 	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late)
 	ctx, end := context.WithCancelCause(ctx)
 	begin := time.Now()
 	go func() {
 		for {
-			left := e.boots + starved(pid) - time.Since(begin)
+			left := boots + starved(pid) - time.Since(begin)
 			if left <= 0 {
 				end(late)
 				return

@@ -273,7 +273,7 @@ func (e *Engine) run(ctx context.Context, s container.Spec, user uint32, q comma
 	if q.filler == nil {
 		return cmd, nil
 	}
-	begins, cancel := e.inTime(ctx, cmd.Process.Pid)
+	begins, cancel := inTime(ctx, cmd.Process.Pid, e.boots)
 	defer cancel()
 	if err := q.filler.wait(begins); err != nil {
 		_ = cmd.Process.Kill()

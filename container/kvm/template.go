@@ -88,7 +88,11 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64
 	if found, wanted := e.find(t); !wanted { // made meanwhile
 		return found, nil
 	}
-	err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links)
+	// An emulated machine hangs now and then as it boots, on a busy host. One that does has a second try.
+	err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links, e.boots/3)
+	if errors.Is(err, errNotUp) && ctx.Err() == nil {
+		err = e.makeTemplate(ctx, t, sys, s, memory, cpus, links, e.boots)
+	}
 	if err == nil {
 		err = t.open()
 	}
@@ -135,7 +139,7 @@ func (e *Engine) useless(t *template, why error) {
 const templateDirs = "template-"
 
 // makeTemplate boots a machine with devices that are not used, and keeps what it has become.
-func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, memory int64, cpus, links int) (err error) {
+func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, memory int64, cpus, links int, boots time.Duration) (err error) {
 	if err := os.MkdirAll(e.templates(), 0o700); err != nil {
 		return err
 	}
@@ -193,7 +197,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 			err = fmt.Errorf("no space for a template's memory in %s", e.templates())
 		}
 	}()
-	ctx, cancel := e.inTime(ctx, cmd.Process.Pid)
+	ctx, cancel := inTime(ctx, cmd.Process.Pid, boots)
 	defer cancel()
 	if err := becomesTemplate(ctx, dir, ended); err != nil {
 		return err
