@@ -82,11 +82,11 @@ type Engine struct {
 	system  *system
 	shape   *shape
 
-	copying chan struct{}   // full: a template is made
-	finding sync.Mutex      // held while one is looked for or removed
-	untried map[string]bool // templates that are of no use here
-	alone   bool            // see Options.Alone
-	others  string          // where templates are; "": below the instance's own directory
+	copying  chan struct{}   // full: a template is made
+	finding  sync.Mutex      // held while one is looked for or removed
+	unusable map[string]bool // templates from which no machine comes up here, or that cannot be made
+	alone    bool            // see Options.Alone
+	others   string          // where templates are; "": below the instance's own directory
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -104,7 +104,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, untried: map[string]bool{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -267,7 +267,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		defer closeAll(ports)
 	}
 	limits := e.home.LimitsOf(c.Spec)
-	from, err := e.template(ctx, sys, shape, limits.Memory, processors(limits), len(ports))
+	from, err := e.template(ctx, sys, shape, kind{limits.Memory, processors(limits), len(ports)})
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 			_ = os.Remove(filepath.Join(c.Bundle, name))
 		}
 		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
-			e.useless(from, why)
+			e.giveUp(from, why)
 		}
 	}
 	if err != nil {
@@ -343,9 +343,11 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	state, err := e.comesUp(ctx, l, pid)
+	up, done := inTime(ctx, pid, e.boots)
+	defer done()
+	state, err := l.sync(up)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
 		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
@@ -389,22 +391,6 @@ func inTime(ctx context.Context, pid int, boots time.Duration) (context.Context,
 		}
 	}()
 	return ctx, func() { end(nil); stop() }
-}
-
-// comesUp waits for a machine's first answer. The time in which the machine wanted a processor and the host gave it none does not count.
-func (e *Engine) comesUp(ctx context.Context, l *line, pid int) (channel.State, error) {
-	for begin := time.Now(); ; {
-		left := e.boots + starved(pid) - time.Since(begin)
-		if left <= 0 {
-			return channel.State{}, context.DeadlineExceeded
-		}
-		part, cancel := context.WithTimeout(ctx, left)
-		state, err := l.sync(part)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return state, err
-		}
-	}
 }
 
 // starved is how long a process's threads have waited for a processor; where the kernel does not tell, no time at all.

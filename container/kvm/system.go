@@ -309,14 +309,15 @@ func (r roots) of(tree string, shift uint32) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("root file system %s: %w", tree, err)
 	}
-	return file, r.sweep(mostRoots)
+	return file, sweep(r.dir, mostRoots)
 }
 
+// halfPrefix begins the names of files and directories in the making.
 const halfPrefix = "half-"
 
-// sweep removes all but so many, the longest unused first, and what a crash left. A machine that runs has its file open.
-func (r roots) sweep(most int) error {
-	entries, err := os.ReadDir(r.dir)
+// sweep removes all entries of a directory but so many, the longest unused first, and what a crash left half made. Who uses one has its files open.
+func sweep(dir string, most int) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -326,7 +327,7 @@ func (r roots) sweep(most int) error {
 		if err != nil {
 			continue // another's
 		}
-		if strings.HasPrefix(e.Name(), halfPrefix) && time.Since(info.ModTime()) < time.Hour {
+		if strings.HasPrefix(info.Name(), halfPrefix) && time.Since(info.ModTime()) < time.Hour {
 			continue // it may be made right now
 		}
 		all = append(all, info)
@@ -334,7 +335,7 @@ func (r roots) sweep(most int) error {
 	slices.SortFunc(all, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
 	for i, info := range all {
 		if i >= most || strings.HasPrefix(info.Name(), halfPrefix) {
-			if err := os.Remove(filepath.Join(r.dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.RemoveAll(filepath.Join(dir, info.Name())); err != nil {
 				return err
 			}
 		}

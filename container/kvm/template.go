@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,7 +55,7 @@ var copied = shape{"tcg", "microvm"}
 // templateFormat is to be increased when templates are made otherwise.
 const templateFormat = "1"
 
-// mostTemplates stay after use. Each takes some 50 MB.
+// mostTemplates stay after use. Each takes some 75 MB.
 const mostTemplates = 4
 
 // Of a template's interfaces. Those of its copies have their own: a driver begins with a reset, by which they count.
@@ -68,13 +67,19 @@ func (e *Engine) templates() string {
 	return cmp.Or(e.others, filepath.Join(e.home.Root(), "templates"))
 }
 
-// template gives the template of machines with so much memory, so many processors and interfaces: it makes it where there is none. nil: machines boot here, one by one.
-func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64, cpus, links int) (*template, error) {
+// kind of a machine: those of one kind have a template in common.
+type kind struct {
+	memory      int64 // bytes
+	cpus, links int
+}
+
+// template gives the template of a kind: it makes it where there is none. nil: machines boot here, one by one.
+func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*template, error) {
 	if s != copied || e.alone {
 		return nil, nil
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, memory, cpus, links)
+	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, k.memory, k.cpus, k.links)
 	t := &template{dir: filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
 	if found, wanted := e.find(t); !wanted {
 		return found, nil
@@ -89,20 +94,20 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64
 		return found, nil
 	}
 	// An emulated machine hangs now and then as it boots, on a busy host. One that does has a second try.
-	err := e.makeTemplate(ctx, t, sys, s, memory, cpus, links, e.boots/3)
+	err := e.makeTemplate(ctx, t, sys, s, k, e.boots/3)
 	if errors.Is(err, errNotUp) && ctx.Err() == nil {
-		err = e.makeTemplate(ctx, t, sys, s, memory, cpus, links, e.boots)
+		err = e.makeTemplate(ctx, t, sys, s, k, e.boots)
 	}
 	if err == nil {
 		err = t.open()
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.useless(t, err)
+			e.giveUp(t, err)
 		}
 		return nil, ctx.Err()
 	}
-	if err := e.sweepTemplates(); err != nil && e.log != nil {
+	if err := e.sweep(); err != nil && e.log != nil {
 		e.log.Warn("former templates of virtual machines stay", "because", err)
 	}
 	return t, nil
@@ -112,7 +117,7 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, memory int64
 func (e *Engine) find(t *template) (found *template, wanted bool) {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	if e.untried[t.dir] {
+	if e.unusable[t.dir] {
 		return nil, false
 	}
 	if t.open() != nil {
@@ -124,11 +129,11 @@ func (e *Engine) find(t *template) (found *template, wanted bool) {
 	return t, false
 }
 
-// useless has machines like these boot from now on, each by itself: the template cannot be made, or a machine did not come up from it.
-func (e *Engine) useless(t *template, why error) {
+// giveUp has machines like these boot from now on, each by itself: the template cannot be made, or a machine did not come up from it.
+func (e *Engine) giveUp(t *template, why error) {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	e.untried[t.dir] = true
+	e.unusable[t.dir] = true
 	_ = os.RemoveAll(t.dir)
 	if e.log != nil {
 		e.log.Warn("virtual machines boot one by one, and not from a template", "because", why)
@@ -139,7 +144,7 @@ func (e *Engine) useless(t *template, why error) {
 const templateDirs = "template-"
 
 // makeTemplate boots a machine with devices that are not used, and keeps what it has become.
-func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, memory int64, cpus, links int, boots time.Duration) (err error) {
+func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, k kind, boots time.Duration) (err error) {
 	if err := os.MkdirAll(e.templates(), 0o700); err != nil {
 		return err
 	}
@@ -164,27 +169,23 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	if o.err != nil {
 		return o.err
 	}
-	if err := errors.Join(ram.Truncate(memory), ram.Chmod(0o666)); err != nil { // QEMU opens it by its number, in a directory that lets nobody through
+	if err := errors.Join(ram.Truncate(k.memory), ram.Chmod(0o666)); err != nil { // QEMU opens it by its number, in a directory that lets nobody through
 		return err
 	}
 	disk := func() *os.File { return o.read(filepath.Join(dir, "disk")) }
 	var q command
-	q.basis(s, memory, cpus, ram)
+	q.basis(s, k.memory, k.cpus, ram)
 	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Template)
 	q.devices(s, disk(), disk(), disk(), o.listens(controlSocket), o.listens(qmpSocket), o.written("log"))
-	for i := range links {
+	for i := range k.links {
 		q.interfaceOf(s, fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
 	}
 	words := o.written(wordsFile)
 	if o.err != nil {
 		return o.err
 	}
-	defer func() {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
-		defer cancel()
-		err = errors.Join(err, e.home.EndIn(clean, templateID))
-	}()
-	cmd, err := e.run(ctx, container.Spec{ID: templateID, Memory: memory}, nobody, q, words)
+	defer e.endAfter(ctx, templateID, &err)
+	cmd, err := e.run(ctx, container.Spec{ID: templateID, Memory: k.memory}, nobody, q, words)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 		_ = cmd.Process.Kill()
 		<-ended
 		if st, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signal() == unix.SIGBUS { // it wrote to memory that the file has no room for
-			err = fmt.Errorf("no space for a template's memory in %s", e.templates())
+			err = fmt.Errorf("no space for a template's memory in %s: free some 75 MB there", e.templates())
 		}
 	}()
 	ctx, cancel := inTime(ctx, cmd.Process.Pid, boots)
@@ -304,29 +305,9 @@ func (e *Engine) endStray(ctx context.Context) error {
 	return err
 }
 
-// sweepTemplates removes all but so many, the longest unused first. A machine that runs needs none.
-func (e *Engine) sweepTemplates() error {
+// sweep removes all templates but some, the longest unused first. A machine that runs needs none.
+func (e *Engine) sweep() error {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	entries, err := os.ReadDir(e.templates())
-	if err != nil {
-		return err
-	}
-	var all []fs.FileInfo
-	for _, d := range entries {
-		info, err := d.Info()
-		if err != nil || strings.HasPrefix(d.Name(), halfPrefix) {
-			continue // another's
-		}
-		all = append(all, info)
-	}
-	slices.SortFunc(all, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
-	for i, info := range all {
-		if i >= mostTemplates {
-			if err := os.RemoveAll(filepath.Join(e.templates(), info.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return sweep(e.templates(), mostTemplates)
 }

@@ -53,7 +53,7 @@ func templated(t *testing.T) (*Runtime, container.Spec, *said) {
 		t.Fatal(err)
 	}
 	if s != copied {
-		t.Skipf("machines here (%s) are quick without templates", s)
+		t.Skipf("machine lacks emulated machines: those here are %s", s)
 	}
 	r.engine.others = ""
 	var words said
@@ -210,12 +210,12 @@ func TestATemplateMayGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, err := r.engine.template(t.Context(), sys, s, defaultMemory, 1, 0)
+	from, err := r.engine.template(t.Context(), sys, s, kind{memory: defaultMemory, cpus: 1})
 	if err != nil || from == nil {
 		t.Fatal(from, err)
 	}
 	defer from.close()
-	r.engine.useless(&template{dir: from.dir}, errors.New("it is swept"))
+	r.engine.giveUp(&template{dir: from.dir}, errors.New("it is swept"))
 	var q command
 	if err := q.copies(from); err != nil {
 		t.Fatal(err)
@@ -234,19 +234,19 @@ func TestOneTemplateHoldsUpNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, err := r.engine.template(t.Context(), sys, s, minMemory, 1, 0)
+	from, err := r.engine.template(t.Context(), sys, s, kind{memory: minMemory, cpus: 1})
 	if err != nil || from == nil {
 		t.Fatal(from, err)
 	}
 	from.close()
 	r.engine.copying <- struct{}{} // as if one was made
-	if from, err = r.engine.template(t.Context(), sys, s, minMemory, 1, 0); err != nil || from == nil {
+	if from, err = r.engine.template(t.Context(), sys, s, kind{memory: minMemory, cpus: 1}); err != nil || from == nil {
 		t.Fatal(from, err)
 	}
 	from.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if from, err := r.engine.template(ctx, sys, s, minMemory+1<<20, 1, 0); from != nil || !errors.Is(err, context.DeadlineExceeded) {
+	if from, err := r.engine.template(ctx, sys, s, kind{memory: minMemory + 1<<20, cpus: 1}); from != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(from, err)
 	}
 	<-r.engine.copying

@@ -123,6 +123,13 @@ func (e *Engine) about(system string) string {
 	return of
 }
 
+// endAfter ends what runs in the group of a machine that is no function's, and removes the group; what fails is added to err.
+func (e *Engine) endAfter(ctx context.Context, id string, err *error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
+	defer cancel()
+	*err = errors.Join(*err, e.home.EndIn(ctx, id))
+}
+
 // try boots a machine that ends at once.
 func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 	if left, err := filepath.Glob(filepath.Join(e.home.Dir(), "trial-*")); err == nil { // of a process that was killed
@@ -144,11 +151,7 @@ func (e *Engine) try(ctx context.Context, sys system, s shape) (err error) {
 	if o.err != nil {
 		return o.err
 	}
-	defer func() {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), answersIn)
-		defer cancel()
-		err = errors.Join(err, e.home.EndIn(clean, trialID))
-	}()
+	defer e.endAfter(ctx, trialID, &err)
 	cmd, err := e.run(ctx, container.Spec{ID: trialID}, nobody, q, words)
 	if err != nil {
 		return err

@@ -160,8 +160,8 @@ func (p *Program) ExitAs(s Step) {
 	p.steps = append(p.steps, step{number: exitAs, args: []Arg{Result(s)}})
 }
 
-// Whats is what each step is for, in order: who hears of a failure and has not made p can tell of it by that.
-func (p *Program) Whats() (all []string) {
+// Purposes of the steps, in order: who hears of a failure and has not made p can tell of it by that.
+func (p *Program) Purposes() (all []string) {
 	for _, s := range p.steps {
 		all = append(all, s.what)
 	}

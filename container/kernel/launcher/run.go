@@ -112,7 +112,7 @@ func (p *Program) Fork(what string, flags uintptr) Fork {
 type Error struct {
 	What  string
 	Errno unix.Errno
-	Step  int // see Whats
+	Step  int // see Purposes
 }
 
 func (e *Error) Error() string { return e.What + ": " + e.Errno.Error() }

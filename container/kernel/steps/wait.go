@@ -41,7 +41,7 @@ const stepsFile = "steps"
 // KeepSteps records what the steps of a container's first process are for: one that is taken hold of before it waits may be started by the next daemon, which has
 // not made the list.
 func (m *Maker) KeepSteps(c kernel.Container, l *List) error {
-	return os.WriteFile(filepath.Join(c.Bundle, stepsFile), []byte(strings.Join(l.Whats(), "\x00")), 0o600)
+	return os.WriteFile(filepath.Join(c.Bundle, stepsFile), []byte(strings.Join(l.Purposes(), "\x00")), 0o600)
 }
 
 // failedAt is what a step of a first process is for that has failed at its start. Where nothing is recorded, it was taken hold of when it waited already.
