@@ -67,7 +67,7 @@ func loadRecipe(dir string) (Recipe, error) {
 	file := filepath.Join(dir, RecipeFile)
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		return Recipe{}, fmt.Errorf("%w", err)
+		return Recipe{}, err
 	}
 	r := Recipe{dir: dir}
 	if err := yaml.NewDecoder(bytes.NewReader(raw), yaml.Strict()).Decode(&r); err != nil {

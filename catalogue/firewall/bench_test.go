@@ -93,16 +93,23 @@ func BenchmarkElements(b *testing.B) {
 	b.ReportMetric(float64(size)/float64(n)/benchAddresses, "bytes/address")
 }
 
-// BenchmarkInForce puts a configuration in force in the kernel, in the place of the same one.
-func BenchmarkInForce(b *testing.B) {
-	cfg, err := parseConfig(manyDenied(b))
-	must(b, err)
+// inKernel runs f in a namespace of its own with the ports in and out.
+func inKernel(b *testing.B, f func(k *kernel) error) {
 	r := rig.New(b, false)
 	r.Do(r.Netns, func() error {
 		k, err := newKernel("in", "out")
 		if err != nil {
 			return err
 		}
+		return f(k)
+	})
+}
+
+// BenchmarkInForce puts a configuration in force in the kernel, in the place of the same one.
+func BenchmarkInForce(b *testing.B) {
+	cfg, err := parseConfig(manyDenied(b))
+	must(b, err)
+	inKernel(b, func(k *kernel) error {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := k.apply(cfg); err != nil {
@@ -125,12 +132,7 @@ func BenchmarkInForce(b *testing.B) {
 func BenchmarkLook(b *testing.B) {
 	cfg, err := parseConfig(manyDenied(b))
 	must(b, err)
-	r := rig.New(b, false)
-	r.Do(r.Netns, func() error {
-		k, err := newKernel("in", "out")
-		if err != nil {
-			return err
-		}
+	inKernel(b, func(k *kernel) error {
 		if _, err := k.apply(cfg); err != nil {
 			return err
 		}

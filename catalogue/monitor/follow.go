@@ -256,8 +256,11 @@ func (r *reader) writeOf(e *exporter, now time.Time, template uint16, reports []
 	length := recordLength(template)
 	for i := range reports {
 		x := &reports[i]
-		for way := range 2 {
-			if x.template() != template || x.packets[way] == 0 {
+		if x.template() != template {
+			continue
+		}
+		for way, packets := range x.packets {
+			if packets == 0 {
 				continue
 			}
 			if e.full(length) {

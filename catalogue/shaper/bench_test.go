@@ -45,6 +45,19 @@ func BenchmarkCompile(b *testing.B) {
 	b.ReportMetric(float64(rules), "filters")
 }
 
+// inKernel runs f in a namespace of its own with the ports in and out.
+func inKernel(b *testing.B, f func(k *kernel) error) {
+	r := rig.New(b, false)
+	r.Do(r.Netns, func() error {
+		k, err := newKernel("in", "out")
+		if err != nil {
+			return err
+		}
+		defer k.h.Close()
+		return f(k)
+	})
+}
+
 // BenchmarkInForce puts a configuration in force in the kernel: where nothing is, another rate, and other rules.
 func BenchmarkInForce(b *testing.B) {
 	slow, err := parseConfig(manyClasses("100Mbit"))
@@ -58,13 +71,7 @@ func BenchmarkInForce(b *testing.B) {
 		configs []config
 	}{{"first", []config{{}, slow}}, {"rate", []config{fast, slow}}, {"rules", []config{other, slow}}} {
 		b.Run(c.name, func(b *testing.B) {
-			r := rig.New(b, false)
-			r.Do(r.Netns, func() error {
-				k, err := newKernel("in", "out")
-				if err != nil {
-					return err
-				}
-				defer k.h.Close()
+			inKernel(b, func(k *kernel) error {
 				b.ReportAllocs()
 				for b.Loop() {
 					for _, cfg := range c.configs {
@@ -88,13 +95,7 @@ func BenchmarkInForce(b *testing.B) {
 func BenchmarkLook(b *testing.B) {
 	cfg, err := parseConfig(manyClasses("100Mbit"))
 	must(b, err)
-	r := rig.New(b, false)
-	r.Do(r.Netns, func() error {
-		k, err := newKernel("in", "out")
-		if err != nil {
-			return err
-		}
-		defer k.h.Close()
+	inKernel(b, func(k *kernel) error {
 		if _, err := k.apply(cfg, nil); err != nil {
 			return err
 		}

@@ -293,20 +293,7 @@ func TestExecDiesWithTheLauncher(t *testing.T) {
 				s.UID, s.GID = uid, uid
 				s.Args = []string{probe, "wait"}
 				must(t, r.Run(t.Context(), s))
-				over := make(chan error, 1)
-				ready, w, err := os.Pipe()
-				must(t, err)
-				defer ready.Close()
-				go func() {
-					_, err := r.Exec(context.WithoutCancel(t.Context()), "a", container.ExecSpec{Args: []string{probe, "wait", "exec"}, Stdout: w})
-					over <- err
-				}()
-				_, err = ready.Read(make([]byte, 1))
-				must(t, err)
-				program, parent := find(t, "exec")
-				must(t, unix.Kill(parent, unix.SIGKILL))
-				<-over
-				w.Close()
+				program, _ := killedExec(t, r)
 				gone := false
 				for deadline := time.Now().Add(5 * time.Second); !gone && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 					_, err := os.Stat(fmt.Sprintf("/proc/%d", program))
@@ -318,6 +305,25 @@ func TestExecDiesWithTheLauncher(t *testing.T) {
 			})
 		}
 	}
+}
+
+// killedExec begins an exec of the probe in container "a", kills the launcher beside it, and tells the program's process and how the exec ended.
+func killedExec(t *testing.T, r *kernel.Runtime) (program int, err error) {
+	t.Helper()
+	over := make(chan error, 1)
+	ready, w, err := os.Pipe()
+	must(t, err)
+	defer ready.Close()
+	defer w.Close()
+	go func() {
+		_, err := r.Exec(context.WithoutCancel(t.Context()), "a", container.ExecSpec{Args: []string{probe, "wait", "exec"}, Stdout: w})
+		over <- err
+	}()
+	_, err = ready.Read(make([]byte, 1))
+	must(t, err)
+	program, parent := find(t, "exec")
+	must(t, unix.Kill(parent, unix.SIGKILL))
+	return program, <-over
 }
 
 func state(pid int) string {
@@ -718,20 +724,8 @@ func TestWhatAKilledLauncherLeavesHoldsNobodyUp(t *testing.T) {
 	withProbe(t, &s)
 	s.Args = suite.Waiting
 	must(t, r.Run(t.Context(), s))
-	over := make(chan error, 1)
-	ready, w, err := os.Pipe()
+	_, err := killedExec(t, r)
 	must(t, err)
-	defer ready.Close()
-	go func() {
-		_, err := r.Exec(context.WithoutCancel(t.Context()), "a", container.ExecSpec{Args: []string{probe, "wait", "exec"}, Stdout: w})
-		over <- err
-	}()
-	_, err = ready.Read(make([]byte, 1))
-	must(t, err)
-	_, parent := find(t, "exec")
-	must(t, unix.Kill(parent, unix.SIGKILL))
-	must(t, <-over)
-	w.Close()
 	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sh", "-c", "kill 1"}})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -114,15 +114,24 @@ func TestOneCommandSeesAnEmptyFile(t *testing.T) {
 	}
 }
 
-// What crun could not execute stays behind as a zombie in the container's namespace, and is left to us. The container ends all the same when its program does.
-func TestWhatCrunCannotExecuteHoldsNobodyUp(t *testing.T) {
+// withWaiting opens a runtime of crun's with a container "a" that waits.
+func withWaiting(t *testing.T) *kernel.Runtime {
+	t.Helper()
 	needCrun(t)
 	r, err := crunKit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
 	must(t, err)
-	defer r.Close()
-	defer func() { must(t, r.Destroy(context.Background())) }()
+	t.Cleanup(func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, r.Close())
+	})
 	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting}))
-	_, err = r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"no-such-program"}})
+	return r
+}
+
+// What crun could not execute stays behind as a zombie in the container's namespace, and is left to us. The container ends all the same when its program does.
+func TestWhatCrunCannotExecuteHoldsNobodyUp(t *testing.T) {
+	r := withWaiting(t)
+	_, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"no-such-program"}})
 	if err == nil || !strings.Contains(err.Error(), `command "no-such-program" not found in the image`) {
 		t.Errorf("got %v", err)
 	}
@@ -138,12 +147,7 @@ func TestWhatCrunCannotExecuteHoldsNobodyUp(t *testing.T) {
 
 // Nobody reads the output of an exec without streams: nobody waits for what keeps it open, and that can go on writing.
 func TestNobodyWaitsForWhatCrunLeavesWithoutStreams(t *testing.T) {
-	needCrun(t)
-	r, err := crunKit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
-	must(t, err)
-	defer r.Close()
-	defer func() { must(t, r.Destroy(context.Background())) }()
-	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting}))
+	r := withWaiting(t)
 	const script = `cat; (sleep 0.3; echo x && echo x >/dev/stderr && echo wrote >/tmp/wrote; sleep 1000) & exit 3`
 	begin := time.Now()
 	code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/bin/sh", "-c", script}})
