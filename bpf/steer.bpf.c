@@ -68,6 +68,52 @@ static __always_inline bool to_station(struct __sk_buff *skb, const struct port 
 	return data + ETH_HLEN <= end && same_mac(data, p->peer);
 }
 
+// receiver is the slot of the endpoint behind which the bridge would send a frame that comes from slot, 0 unknown: the bridge has met the frame's
+// receiver there, and nowhere since (datapath/ebpf/stations.go).
+static __always_inline __u32 receiver(void *data, __u32 slot)
+{
+	struct station_key dst = {};
+	__u32 *to, *home, at;
+
+	__builtin_memcpy(dst.mac, data, 6);
+	to = bpf_map_lookup_elem(&stations, &dst);
+	if (!to || *to == slot)
+		return 0;
+	at = *to;
+	home = bpf_map_lookup_elem(&homes, &at);
+	return home && *home ? at : 0;
+}
+
+// straight hands a frame to the only station behind a veth, without a queue. The kernel (6.16 on) says PACKET_HOST by itself.
+static __always_inline int straight(struct __sk_buff *skb, const struct port *to)
+{
+	if (skb->pkt_type != 0)
+		bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
+	if (skb->mark)
+		skb->mark = 0;
+	return bpf_redirect_peer(to->ifindex, 0);
+}
+
+// resumed is where a frame that resumes ordinary switching at the port `from` would leave for sure, if no rule waits there and one station is
+// behind it; 0 elsewhere. The bridge need not see it: it has met its sender, too.
+static __noinline __u32 resumed(struct __sk_buff *skb, __u32 from, __u32 version)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 zero = 0, v = version & 1, at, *home = bpf_map_lookup_elem(&homes, &from);
+	struct control *c = bpf_map_lookup_elem(&controls, &zero);
+	struct port *p = bpf_map_lookup_elem(&slots, &from), *to;
+
+	if (!c || !c->past || !p || !home || !*home || data + ETH_HLEN > end)
+		return 0;
+	if (!(p->copy[v].stage[STAGE_INGRESS].flags & STAGE_ONWARD) || !same_mac(data + 6, p->peer))
+		return 0;
+	at = receiver(data, from);
+	to = bpf_map_lookup_elem(&slots, &at);
+	if (!at || !to || to->kind != PORT_ENDPOINT || !(to->flags & PORT_PEER) || to->copy[v].stage[STAGE_EGRESS].kind != KIND_PASS)
+		return 0;
+	return to_station(skb, to) ? at : 0;
+}
+
 // into_fabric makes a frame ready for a port into the fabric; false: it must not go there.
 static __always_inline bool into_fabric(struct __sk_buff *skb, __u16 push, struct walk *w)
 {
@@ -79,8 +125,11 @@ static __always_inline bool into_fabric(struct __sk_buff *skb, __u16 push, struc
 
 // leave ends a frame's chain at an endpoint.
 static __always_inline int leave(struct __sk_buff *skb, struct control *c, __u32 op, struct port *to, __u32 at, __u32 hook,
-				 struct size s)
+				 __u32 version, struct size s)
 {
+	struct port *exit;
+	__u32 past;
+
 	// Already there (every function of the chain is bypassed): nothing to redirect.
 	if (op == OP_RESUME && hook == STAGE_INGRESS && to->ifindex == skb->ifindex)
 		return TC_ACT_UNSPEC;
@@ -88,13 +137,15 @@ static __always_inline int leave(struct __sk_buff *skb, struct control *c, __u32
 		return TC_ACT_UNSPEC; // counted there
 	if (op == OP_OUTPUT)
 		count_tx(at, s);
-	// Straight to the only station behind the veth: no queue. The kernel (6.16 on) says PACKET_HOST by itself.
-	if (op == OP_OUTPUT && hook == STAGE_INGRESS && to->flags & PORT_PEER && to_station(skb, to)) {
-		if (skb->pkt_type != 0)
-			bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
-		if (skb->mark)
-			skb->mark = 0;
-		return bpf_redirect_peer(to->ifindex, 0);
+	if (op == OP_OUTPUT && hook == STAGE_INGRESS && to->flags & PORT_PEER && to_station(skb, to))
+		return straight(skb, to);
+	if (op == OP_RESUME && hook == STAGE_INGRESS) {
+		past = resumed(skb, at, version);
+		exit = bpf_map_lookup_elem(&slots, &past);
+		if (past && exit) {
+			count_tx(past, s);
+			return straight(skb, exit);
+		}
 	}
 	skb->mark = c->secret ^ to->ifindex; // the program there lets it pass and clears the mark
 	return bpf_redirect(to->ifindex, op == OP_RESUME ? BPF_F_INGRESS : 0);
@@ -189,7 +240,7 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 		return TC_ACT_SHOT;
 	}
 	if (to->kind == PORT_ENDPOINT)
-		return leave(skb, c, a->op, to, target, w->hook, s);
+		return leave(skb, c, a->op, to, target, w->hook, w->version, s);
 	if (a->op == OP_RESUME) {
 		count_drop(w->slot, s);
 		return TC_ACT_SHOT; // ordinary switching knows endpoints only
@@ -313,12 +364,12 @@ static __noinline void met(const struct station_key *k, __u32 slot, bool learned
 }
 
 // destination is the slot of the endpoint where the bridge would send a frame for sure, 0 unknown: sender and receiver are where it has
-// met them, and their addresses never age there (datapath/ebpf/stations.go).
+// met them, and their addresses never age there.
 static __always_inline __u32 destination(struct __sk_buff *skb, struct port *p, __u32 slot)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct station_key dst = {}, src = {};
-	__u32 *home = bpf_map_lookup_elem(&homes, &slot), *to, at;
+	struct station_key src = {};
+	__u32 *home = bpf_map_lookup_elem(&homes, &slot);
 
 	if (!home || data + ETH_HLEN > end)
 		return 0; // cannot be; a runt
@@ -327,13 +378,7 @@ static __always_inline __u32 destination(struct __sk_buff *skb, struct port *p, 
 		met(&src, slot, !reserved(data));
 		return 0;
 	}
-	__builtin_memcpy(dst.mac, data, 6);
-	to = bpf_map_lookup_elem(&stations, &dst);
-	if (!to || *to == slot)
-		return 0;
-	at = *to;
-	home = bpf_map_lookup_elem(&homes, &at);
-	return home && *home ? at : 0;
+	return receiver(data, slot);
 }
 
 // onward goes on with ordinary switching: by the bridge, unless the rules at the port where that would send the frame lead into a chain. To

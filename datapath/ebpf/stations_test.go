@@ -38,29 +38,48 @@ func arrives(t *testing.T, at *suite.Station, m []byte) {
 	suite.Until(t, fmt.Sprintf("%s at %s", m, at.Name), func() bool { return len(at.Frames(m)) == 1 })
 }
 
+// isolate stations: the bridge forwards nothing between them.
+func (h *host) isolate(t *testing.T, off bool, stations ...*suite.Station) {
+	t.Helper()
+	if err := h.Host.Do(func() error {
+		for _, st := range stations {
+			l, err := netlink.LinkByName(st.E.Link)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetIsolated(l, off); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sentTo counts the frames that left by a station's port.
+func (h *host) sentTo(t *testing.T, st *suite.Station) uint64 {
+	t.Helper()
+	ports, _, err := h.Switch.Status(suite.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ports {
+		if p.Port == st.Port {
+			return p.Tx.Packets
+		}
+	}
+	t.Fatalf("no port of %s", st.Name)
+	return 0
+}
+
 // What a rule at bob's egress takes from alice does not cross the bridge, once the bridge has met both; all else does.
 func TestPastTheBridge(t *testing.T) {
 	for _, hook := range []string{HookClsact, HookTCX} {
 		t.Run(hook, func(t *testing.T) {
 			h := newHost(t, Options{Hook: hook})
 			n := 0
-			bridge := func(off bool) { // between alice and bob
-				t.Helper()
-				if err := h.Host.Do(func() error {
-					for _, st := range []*suite.Station{h.alice, h.bob} {
-						l, err := netlink.LinkByName(st.E.Link)
-						if err != nil {
-							return err
-						}
-						if err := netlink.LinkSetIsolated(l, off); err != nil {
-							return err
-						}
-					}
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
-			}
+			bridge := func(off bool) { t.Helper(); h.isolate(t, off, h.alice, h.bob) }
 			to := string(h.bob.MAC[:])
 			// passes sends one frame of each kind while the bridge is shut: the taken one arrives if it goes past the bridge, the other never does.
 			passes := func(want bool) {
@@ -199,6 +218,84 @@ func TestPastTheBridge(t *testing.T) {
 			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken))
 			h.Commit(h.rules...)
 			arrives(t, carol, say(t, &n, h.alice, h.alice.MAC, to, taken))
+			speak()
+			passes(true)
+		})
+	}
+}
+
+// What resumes at alice's port behind a function goes straight to bob, once the bridge has met both and no rule waits for it at bob's; else by the bridge.
+func TestResumedPastTheBridge(t *testing.T) {
+	for _, hook := range []string{HookClsact, HookTCX} {
+		t.Run(hook, func(t *testing.T) {
+			h := newHost(t, Options{Hook: hook})
+			n, to := 0, string(h.bob.MAC[:])
+			exhaustive := []flow.Rule{
+				{Cookie: 1, Match: flow.Match{InPort: h.alice.Port, EtherType: taken}, Action: flow.Action{Op: flow.Output, Port: h.a.Ports.In}},
+				{Cookie: 2, Match: flow.Match{InPort: h.a.Ports.Out}, Action: flow.Action{Op: flow.Resume, Port: h.alice.Port}},
+				{Cookie: 3, Stage: flow.Egress, Match: flow.Match{OutPort: h.alice.Port, EtherType: taken}, Action: flow.Action{Op: flow.Output, Port: h.a.Ports.Out}},
+				{Cookie: 4, Match: flow.Match{InPort: h.a.Ports.In}, Action: flow.Action{Op: flow.Output, Port: h.alice.Port}},
+			}
+			h.Commit(exhaustive...)
+			passes := func(want bool) {
+				t.Helper()
+				h.isolate(t, true, h.alice, h.bob)
+				sent := h.sentTo(t, h.bob)
+				m := say(t, &n, h.alice, h.alice.MAC, to, taken)
+				if want {
+					arrives(t, h.bob, m)
+					if got := h.sentTo(t, h.bob); got != sent+1 {
+						t.Errorf("%d frames counted at bob's port, want %d", got, sent+1)
+					}
+				}
+				h.isolate(t, false, h.alice, h.bob)
+				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, to, taken)) // behind the other
+				if !want && len(h.bob.Frames(m)) > 0 {
+					t.Error("a frame went past the bridge, want none")
+				}
+			}
+			speak := func() {
+				t.Helper()
+				arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
+				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, broadcast, untaken))
+			}
+			passes(false) // nobody has spoken
+			speak()
+			passes(true)
+
+			carol := h.Station("carol")
+			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken)) // bob is at carol's, says the bridge
+			m := say(t, &n, h.alice, h.alice.MAC, to, taken)
+			arrives(t, carol, m)
+			if len(h.bob.Frames(m)) > 0 {
+				t.Error("a frame came to bob while the bridge had met him at carol's")
+			}
+			speak()
+			passes(true)
+
+			// A frame of another's address behind alice's port: the bridge is to hear of it.
+			m = say(t, &n, h.alice, flow.MAC{2, 9}, to, taken)
+			arrives(t, h.bob, m)
+			arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, string([]byte{2, 9, 0, 0, 0, 0}), untaken))
+
+			// What rules wait for at bob's port meets them there.
+			h.Commit(append(exhaustive, flow.Rule{Cookie: 5, Stage: flow.Egress, Match: flow.Match{OutPort: h.bob.Port, EtherType: taken}, Action: flow.Action{Op: flow.Drop}})...)
+			speak()
+			m = say(t, &n, h.alice, h.alice.MAC, to, taken)
+			suite.Until(t, "the rule at bob's port to count", func() bool { return h.hits(t)[5] == 1 })
+			arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, to, untaken))
+			if len(h.bob.Frames(m)) > 0 {
+				t.Error("a frame came past the rule at its exit")
+			}
+			h.Commit(exhaustive...)
+			passes(true)
+
+			h.run(t, "nft", "add table bridge foreign; add chain bridge foreign c { type filter hook forward priority 0 ; }")
+			suite.Until(t, "the switch to look around", func() bool { return !h.past() })
+			speak()
+			passes(false) // someone's rules are to see what crosses the bridge
+			h.run(t, "nft", "delete table bridge foreign")
+			suite.Until(t, "the switch to look around", h.past)
 			speak()
 			passes(true)
 		})
