@@ -240,7 +240,7 @@ func (s *Frames) open() (all []*port) {
 // Close the sockets: no frame passes any more. Not while Run runs.
 func (s *Frames) Close() {
 	for _, p := range s.open() {
-		unix.Close(p.fd)
+		p.close()
 	}
 	if s.wakes >= 0 {
 		unix.Close(s.wakes)
@@ -416,8 +416,57 @@ func (s *Frames) end() {
 
 // receive takes one batch from a port. more: there may be another.
 func (s *Frames) receive(p *port) (more bool, err error) {
-	d := p.dir
-	n, err := s.in.read(p.fd)
+	if p.ring == nil {
+		return s.drain(p)
+	}
+	n, queued := p.ring.ready(batchSize)
+	if n == 0 {
+		return s.drain(p) // where the kernel says what happened to the port
+	}
+	got, err := s.longFrames(p, queued)
+	if err != nil {
+		return false, err
+	}
+	s.count.Received[p.dir] += uint64(n)
+	for i, long := 0, 0; i < n; i++ {
+		raw, at := p.ring.frame(i)
+		if at == inQueue && long < got {
+			raw, at = s.in.frame(long), inSlot
+			long++
+		}
+		if at != inSlot {
+			s.count.Received[p.dir]--
+			s.count.Missed[p.dir]++
+			continue
+		}
+		s.handle(p.dir, raw)
+	}
+	s.flush()
+	p.ring.release(n)
+	return n == batchSize, nil
+}
+
+// longFrames reads frames of which the ring has the begin only, n of them, and tells how many it got.
+func (s *Frames) longFrames(p *port, n int) (got int, err error) {
+	for tries := 0; n > 0 && tries < 2; tries++ {
+		switch got, err = s.in.read(p.fd, n); {
+		case err == nil, errors.Is(err, unix.EAGAIN):
+			return got, nil
+		case errors.Is(err, unix.ENETDOWN):
+			p.down = true // said once, before the frames
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+		case errors.Is(err, unix.EINVAL):
+			s.count.Described++
+		default:
+			return 0, fmt.Errorf("port %s: receive: %w", p.name, err)
+		}
+	}
+	return got, nil
+}
+
+// drain takes one batch from a port's queue.
+func (s *Frames) drain(p *port) (more bool, err error) {
+	n, err := s.in.read(p.fd, batchSize)
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return false, nil
@@ -432,24 +481,28 @@ func (s *Frames) receive(p *port) (more bool, err error) {
 	case err != nil:
 		return false, fmt.Errorf("port %s: receive: %w", p.name, err)
 	}
-	s.count.Received[d] += uint64(n)
+	s.count.Received[p.dir] += uint64(n)
 	for i := range n {
-		raw := s.in.frame(i)
-		if raw == nil {
-			s.count.Unread[d]++
-			continue
-		}
-		f := Received(raw)
-		if d == Side {
-			s.o.Handle(d, f)
-			continue
-		}
-		if s.probe != nil && bytes.HasPrefix(f.Data, s.probe) || s.o.Handle(d, f) == Pass {
-			s.queue(d, raw)
-		}
+		s.handle(p.dir, s.in.frame(i))
 	}
 	s.flush()
 	return n == batchSize, nil
+}
+
+// handle a frame; nil: it cannot be read.
+func (s *Frames) handle(d Dir, raw []byte) {
+	if raw == nil {
+		s.count.Unread[d]++
+		return
+	}
+	f := Received(raw)
+	if d == Side {
+		s.o.Handle(d, f)
+		return
+	}
+	if s.probe != nil && bytes.HasPrefix(f.Data, s.probe) || s.o.Handle(d, f) == Pass {
+		s.queue(d, raw)
+	}
 }
 
 func (s *Frames) queue(d Dir, raw []byte) {
@@ -479,8 +532,16 @@ type port struct {
 	name       string
 	dir        Dir // of what comes by it
 	fd         int
+	ring       *ring // nil: the kernel has none for us
 	index, mtu int
 	down       bool
+}
+
+func (p *port) close() {
+	unix.Close(p.fd)
+	if p.ring != nil {
+		p.ring.close()
+	}
 }
 
 // isDown asks the namespace in which the socket was opened.
@@ -539,6 +600,10 @@ func openPort(name string, t taken) (*port, error) {
 	if t.protocol == 0 {
 		t.protocol = unix.ETH_P_ALL
 	}
+	p := &port{name: name, dir: t.dir, fd: fd, index: i.Index, mtu: i.MTU}
+	if err == nil {
+		p.ring, _ = openRing(fd) // without it frames come through the queue
+	}
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: t.protocol<<8 | t.protocol>>8}) // in network order
 	}
@@ -546,10 +611,10 @@ func openPort(name string, t taken) (*port, error) {
 		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(i.Index), Type: unix.PACKET_MR_PROMISC})
 	}
 	if err != nil {
-		unix.Close(fd)
+		p.close()
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
-	return &port{name: name, dir: t.dir, fd: fd, index: i.Index, mtu: i.MTU}, nil
+	return p, nil
 }
 
 const (
@@ -586,13 +651,13 @@ func (b *batch) make() {
 	}
 }
 
-// read frames, as many as are there. Go's scheduler does not know of this call, nor of that which sends: the kernel takes a frame all the way to its receiver in it, and
+// read frames, as many as are there, most at most. Go's scheduler does not know of this call, nor of that which sends: the kernel takes a frame all the way to its receiver in it, and
 // may let who wakes for that go first. The scheduler would give our processor to another thread meanwhile, and the loop would go on there.
-func (b *batch) read(fd int) (int, error) {
-	for i := range b.messages {
+func (b *batch) read(fd, most int) (int, error) {
+	for i := range most {
 		b.messages[i].SetControllen(ancillary)
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.messages)), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.messages)), uintptr(most), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
@@ -602,34 +667,21 @@ func (b *batch) read(fd int) (int, error) {
 // frame gives a received frame with its description, its VLAN tag put back. nil: it is not whole.
 func (b *batch) frame(i int) []byte {
 	m := &b.messages[i]
-	if m.Flags&unix.MSG_TRUNC != 0 || m.n < vnetHeader+14 {
+	if m.Flags&unix.MSG_TRUNC != 0 || m.n < vnetHeader+ethernetHeader {
 		return nil
 	}
 	raw := b.buffers[i*room : i*room+tagLength+int(m.n)]
-	return retag(raw, b.control[i][:min(int(m.Controllen), ancillary)])
-}
-
-// retag puts the VLAN tag back that the kernel took off and described beside the frame (struct tpacket_auxdata). raw has room for it before the frame.
-func retag(raw, control []byte) []byte {
 	const auxdata = 20
+	control := b.control[i][:min(int(m.Controllen), ancillary)]
 	if len(control) < unix.SizeofCmsghdr+auxdata {
 		return raw[tagLength:]
 	}
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
-	aux := control[unix.SizeofCmsghdr:]
+	aux := control[unix.SizeofCmsghdr:] // struct tpacket_auxdata
 	if h.Level != unix.SOL_PACKET || h.Type != unix.PACKET_AUXDATA || binary.NativeEndian.Uint32(aux)&unix.TP_STATUS_VLAN_VALID == 0 {
 		return raw[tagLength:]
 	}
-	const macs = vnetHeader + 12
-	copy(raw, raw[tagLength:tagLength+macs])
-	binary.BigEndian.PutUint16(raw[macs:], binary.NativeEndian.Uint16(aux[18:]))   // tp_vlan_tpid
-	binary.BigEndian.PutUint16(raw[macs+2:], binary.NativeEndian.Uint16(aux[16:])) // tp_vlan_tci
-	for _, field := range []int{2, 6} {                                            // hdr_len and csum_start count from the frame's begin
-		if v := binary.NativeEndian.Uint16(raw[field:]); v != 0 {
-			binary.NativeEndian.PutUint16(raw[field:], v+tagLength)
-		}
-	}
-	return raw
+	return retag(raw, binary.NativeEndian.Uint16(aux[18:]), binary.NativeEndian.Uint16(aux[16:])) // tp_vlan_tpid, tp_vlan_tci
 }
 
 // outgoing is what waits to be sent.

@@ -44,6 +44,28 @@ func open(t *testing.T, o Options) (*rig.Rig, *Frames) {
 	return r, s
 }
 
+// ringedAndNot runs a test with the kernel's ring, and without: where the kernel gives none frames come through the sockets' queues.
+func ringedAndNot(t *testing.T, test func(t *testing.T, open func(Options) (*rig.Rig, *Frames))) {
+	for name, ringed := range map[string]bool{"ring": true, "queue": false} {
+		t.Run(name, func(t *testing.T) {
+			test(t, func(o Options) (*rig.Rig, *Frames) {
+				r, s := open(t, o)
+				for _, p := range s.open() {
+					if p.ring == nil {
+						t.Fatalf("port %s has no ring", p.name)
+					}
+					if !ringed {
+						p.ring.close()
+						p.ring = nil
+						must(t, unix.SetsockoptTpacketReq(p.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{}))
+					}
+				}
+				return r, s
+			})
+		})
+	}
+}
+
 // run the loop until the test ends.
 func run(t *testing.T, s *Frames) {
 	t.Helper()
@@ -63,10 +85,61 @@ func run(t *testing.T, s *Frames) {
 
 // TestFramesPassUnchanged sends frames of all lengths and kinds both ways, tagged and not.
 func TestFramesPassUnchanged(t *testing.T) {
+	ringedAndNot(t, func(t *testing.T, open func(Options) (*rig.Rig, *Frames)) {
+		r, s := open(Options{})
+		run(t, s)
+		r.PassUnchanged(400, 14, []byte{8, 0, 0x45}, []byte{0x86, 0xdd, 0x60}, []byte{0x81, 0, 0, 42, 8, 0, 0x45}, []byte{0x81, 0, 0xef, 0xff, 0x81, 0, 0, 1, 8, 0},
+			[]byte{0x88, 0xa8, 0, 7, 0x81, 0, 0, 8}, []byte{8, 6}, []byte{0x88, 0xb5}, []byte{0x12, 0x34}, []byte{0, 40})
+	})
+}
+
+// TestFramesKeepTheirOrder: those that a slot of the ring has room for and those that wait in the queue, also through more than one round of the ring.
+func TestFramesKeepTheirOrder(t *testing.T) {
 	r, s := open(t, Options{})
 	run(t, s)
-	r.PassUnchanged(400, 14, []byte{8, 0, 0x45}, []byte{0x86, 0xdd, 0x60}, []byte{0x81, 0, 0, 42, 8, 0, 0x45}, []byte{0x81, 0, 0xef, 0xff, 0x81, 0, 0, 1, 8, 0},
-		[]byte{0x88, 0xa8, 0, 7, 0x81, 0, 0, 8}, []byte{8, 6}, []byte{0x88, 0xb5}, []byte{0x12, 0x34}, []byte{0, 40})
+	const volleys, volley = 16, 120
+	for n := range volleys {
+		for i := range volley {
+			f := make([]byte, []int{60, 60, 1400, 420, 440, 1514, 60}[(n+i)%7])
+			copy(f, []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 0x12, 0x34, byte(n), byte(i)})
+			r.Client.Send(f)
+		}
+		for i := range volley {
+			if got := r.Server.Receive(rig.Patience); len(got) < 16 || got[14] != byte(n) || got[15] != byte(i) {
+				t.Fatalf("volley %d, frame %d: got %d bytes, % x", n, i, len(got), got[:min(16, len(got))])
+			}
+		}
+	}
+}
+
+// TestWhatThereIsNoRoomForIsCounted: a flood that nobody reads fills ring and queue; what came before it passes, and the rest is told.
+func TestWhatThereIsNoRoomForIsCounted(t *testing.T) {
+	for _, size := range []int{60, 1400} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			r, s := open(t, Options{})
+			const flood = 8000
+			f := make([]byte, size)
+			copy(f, []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 0x12, 0x34})
+			for range flood {
+				r.Client.Send(f)
+			}
+			run(t, s)
+			var c Counters
+			rig.Eventually(t, "all frames to be counted", func() bool {
+				s.Do(func() { c = s.Counters() })
+				return c.Received[Up]+c.Missed[Up] >= flood
+			})
+			if c.Received[Up] < 100 || c.Missed[Up] == 0 || c.Sent[Up] != c.Received[Up] {
+				t.Errorf("%+v", c)
+			}
+			before := c
+			r.Client.Send(f)
+			rig.Eventually(t, "one more to pass", func() bool {
+				s.Do(func() { c = s.Counters() })
+				return c.Sent[Up] > before.Sent[Up]
+			})
+		})
+	}
 }
 
 func addresses(l netlink.Link, addrs ...string) error {
@@ -88,69 +161,71 @@ func addresses(l netlink.Link, addrs ...string) error {
 
 // TestStreamsPassUnchanged: segments of up to 64 KiB, whose checksums are still to be computed, arrive as they were sent, by IPv4 and IPv6.
 func TestStreamsPassUnchanged(t *testing.T) {
-	var longest [2]int
-	r, s := open(t, Options{Handle: func(d Dir, f Frame) Verdict {
-		p := Decode(f.Data)
-		if p.Bad != "" {
-			t.Errorf("%s: % x", p.Bad, f.Data[:min(60, len(f.Data))])
-		}
-		if f.Segmented() && f.ChecksumMissing() {
-			longest[d] = max(longest[d], len(f.Data))
-		}
-		return Pass
-	}})
-	run(t, s)
-	for i, station := range []*rig.Station{r.Client, r.Server} {
-		must(t, netns.Do(station.Netns, func() error {
-			l, err := netlink.LinkByIndex(station.Link.Index)
-			if err != nil {
-				return err
+	ringedAndNot(t, func(t *testing.T, open func(Options) (*rig.Rig, *Frames)) {
+		var longest [2]int
+		r, s := open(Options{Handle: func(d Dir, f Frame) Verdict {
+			p := Decode(f.Data)
+			if p.Bad != "" {
+				t.Errorf("%s: % x", p.Bad, f.Data[:min(60, len(f.Data))])
 			}
-			return addresses(l, fmt.Sprintf("fd77::%d/64", i+1))
-		}))
-	}
-	for _, addr := range []string{"10.77.0.2:9", "[fd77::2]:9"} {
-		var l net.Listener
-		must(t, netns.Do(r.Server.Netns, func() (err error) { l, err = net.Listen("tcp", addr); return err }))
-		const size = 24 << 20
-		sum := make(chan string, 1)
-		var served sync.WaitGroup
-		served.Go(func() { // takes all, then sends as much back
-			c, err := l.Accept()
-			if err != nil {
-				return
+			if f.Segmented() && f.ChecksumMissing() {
+				longest[d] = max(longest[d], len(f.Data))
 			}
-			defer c.Close()
-			h := sha256.New()
-			_, _ = io.Copy(h, io.LimitReader(c, size))
-			sum <- fmt.Sprintf("%x", h.Sum(nil))
-			_, _ = io.CopyN(c, rand.NewChaCha8([32]byte{2}), size)
-		})
-		longest = [2]int{}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		c, err := r.Client.Dial(ctx, "tcp", addr)
-		must(t, err)
-		_, err = io.CopyN(c, rand.NewChaCha8([32]byte{1}), size)
-		must(t, err)
-		want, back, got := sha256.New(), sha256.New(), sha256.New()
-		_, _ = io.CopyN(want, rand.NewChaCha8([32]byte{1}), size)
-		_, _ = io.CopyN(back, rand.NewChaCha8([32]byte{2}), size)
-		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-		n, err := io.Copy(got, c)
-		if have := <-sum; have != fmt.Sprintf("%x", want.Sum(nil)) || !bytes.Equal(got.Sum(nil), back.Sum(nil)) {
-			t.Errorf("%s: bytes changed on the way (%d came back, %v)", addr, n, err)
+			return Pass
+		}})
+		run(t, s)
+		for i, station := range []*rig.Station{r.Client, r.Server} {
+			must(t, netns.Do(station.Netns, func() error {
+				l, err := netlink.LinkByIndex(station.Link.Index)
+				if err != nil {
+					return err
+				}
+				return addresses(l, fmt.Sprintf("fd77::%d/64", i+1))
+			}))
 		}
-		c.Close()
-		l.Close()
-		served.Wait()
-		cancel()
-		s.Do(func() {
-			if longest[Up] < 32<<10 || longest[Down] < 32<<10 {
-				t.Errorf("%s: longest segments %v: this tested less than it says", addr, longest)
+		for _, addr := range []string{"10.77.0.2:9", "[fd77::2]:9"} {
+			var l net.Listener
+			must(t, netns.Do(r.Server.Netns, func() (err error) { l, err = net.Listen("tcp", addr); return err }))
+			const size = 24 << 20
+			sum := make(chan string, 1)
+			var served sync.WaitGroup
+			served.Go(func() { // takes all, then sends as much back
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				h := sha256.New()
+				_, _ = io.Copy(h, io.LimitReader(c, size))
+				sum <- fmt.Sprintf("%x", h.Sum(nil))
+				_, _ = io.CopyN(c, rand.NewChaCha8([32]byte{2}), size)
+			})
+			longest = [2]int{}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			c, err := r.Client.Dial(ctx, "tcp", addr)
+			must(t, err)
+			_, err = io.CopyN(c, rand.NewChaCha8([32]byte{1}), size)
+			must(t, err)
+			want, back, got := sha256.New(), sha256.New(), sha256.New()
+			_, _ = io.CopyN(want, rand.NewChaCha8([32]byte{1}), size)
+			_, _ = io.CopyN(back, rand.NewChaCha8([32]byte{2}), size)
+			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+			n, err := io.Copy(got, c)
+			if have := <-sum; have != fmt.Sprintf("%x", want.Sum(nil)) || !bytes.Equal(got.Sum(nil), back.Sum(nil)) {
+				t.Errorf("%s: bytes changed on the way (%d came back, %v)", addr, n, err)
 			}
-			t.Logf("%s: longest %v; %+v", addr, longest, s.Counters())
-		})
-	}
+			c.Close()
+			l.Close()
+			served.Wait()
+			cancel()
+			s.Do(func() {
+				if longest[Up] < 32<<10 || longest[Down] < 32<<10 {
+					t.Errorf("%s: longest segments %v: this tested less than it says", addr, longest)
+				}
+				t.Logf("%s: longest %v; %+v", addr, longest, s.Counters())
+			})
+		}
+	})
 }
 
 // TestTaggedSegmentsPassUnchanged: a segment of 60 KB behind VLAN tags keeps its description, moved by what the kernel takes off and we put back.
@@ -158,9 +233,9 @@ func TestTaggedSegmentsPassUnchanged(t *testing.T) {
 	r, s := open(t, Options{})
 	var from, to *port
 	r.Do(r.Client.Netns, func() (err error) { from, err = openPort("client", taken{}); return err })
-	defer unix.Close(from.fd)
+	defer from.close()
 	r.Do(r.Server.Netns, func() (err error) { to, err = openPort("server", taken{}); return err })
-	defer unix.Close(to.fd)
+	defer to.close()
 	run(t, s)
 	var in batch
 	in.make()
@@ -191,9 +266,10 @@ func TestTaggedSegmentsPassUnchanged(t *testing.T) {
 		must(t, err)
 		n := 0
 		rig.Eventually(t, "the segment comes", func() bool {
-			n, err = in.read(to.fd)
+			n, err = in.read(to.fd, batchSize)
 			return err == nil
 		})
+		to.ring.release(1)
 		if got := in.frame(0); n != 1 || !bytes.Equal(got[vnetHeader:], f) || !bytes.Equal(got[4:vnetHeader], sent[4:vnetHeader]) || got[0] != 1 || got[1] != 1 {
 			t.Errorf("%d tags: %d frames, the first % x; sent % x", tags, n, got[:min(80, len(got))], sent[:80])
 		}
@@ -253,33 +329,37 @@ func TestVerdicts(t *testing.T) {
 
 // TestNothingIsAllocatedPerFrame counts what the program allocates while frames that wait are handled.
 func TestNothingIsAllocatedPerFrame(t *testing.T) {
-	const frames = 400
-	var before, after runtime.MemStats
-	seen := 0
-	done := make(chan struct{})
-	r, s := open(t, Options{Handle: func(Dir, Frame) Verdict {
-		switch seen++; seen {
-		case 1:
-			runtime.ReadMemStats(&before)
-		case frames:
-			runtime.ReadMemStats(&after)
-			close(done)
-		}
-		return Pass
-	}})
-	f := make([]byte, 1400)
-	copy(f, []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 0x12, 0x34})
-	for range frames {
-		r.Client.Send(f)
-	}
-	run(t, s)
-	select {
-	case <-done:
-	case <-time.After(rig.Patience):
-		t.Fatalf("%d of %d frames came", seen, frames)
-	}
-	if n := after.Mallocs - before.Mallocs; n > frames/10 {
-		t.Errorf("%d allocations for %d frames", n, frames)
+	for _, size := range []int{60, 1400} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			const frames = 200
+			var before, after runtime.MemStats
+			seen := 0
+			done := make(chan struct{})
+			r, s := open(t, Options{Handle: func(Dir, Frame) Verdict {
+				switch seen++; seen {
+				case 1:
+					runtime.ReadMemStats(&before)
+				case frames:
+					runtime.ReadMemStats(&after)
+					close(done)
+				}
+				return Pass
+			}})
+			f := make([]byte, size)
+			copy(f, []byte{2, 9, 9, 9, 9, 1, 2, 9, 9, 9, 9, 2, 0x12, 0x34})
+			for range frames {
+				r.Client.Send(f)
+			}
+			run(t, s)
+			select {
+			case <-done:
+			case <-time.After(rig.Patience):
+				t.Fatalf("%d of %d frames came", seen, frames)
+			}
+			if n := after.Mallocs - before.Mallocs; n > frames/10 {
+				t.Errorf("%d allocations for %d frames", n, frames)
+			}
+		})
 	}
 }
 
