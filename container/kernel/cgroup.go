@@ -340,11 +340,36 @@ func (h *Home) lostGroup(err error) bool {
 }
 
 // Entrances are files, one for each hierarchy, by which a single-threaded process that writes "0" to them enters a container's groups. See Groups.Tasks.
-func (h *Home) Entrances(id string) (out []string) {
-	for _, t := range h.cgroups {
+func (h *Home) Entrances(id string) []string { return h.entrances(h.cgroups, id) }
+
+// QuickEntrances are those without the one of version 2, where nothing is limited by that: to enter it waits for a grace period of RCU, see Rouse, and a process
+// that stays in its monitor's group there is found by the others. quick: none of those that are left waits.
+func (h *Home) QuickEntrances(id string) (entrances []string, quick bool) {
+	in, quick := quickIn(h.cgroups)
+	return h.entrances(in, id), quick
+}
+
+func (h *Home) entrances(in []hierarchy, id string) (out []string) {
+	for _, t := range in {
 		out = append(out, filepath.Join(t.dir(h.CgroupPath(id)), t.entrance()))
 	}
 	return out
+}
+
+// quickIn are hierarchies without that of version 2, if it is not needed.
+func quickIn(all []hierarchy) (in []hierarchy, quick bool) {
+	in = slices.DeleteFunc(slices.Clone(all), func(t hierarchy) bool { return t.v2 && !t.limits() })
+	if len(in) == 0 {
+		return all, false
+	}
+	return in, !slices.ContainsFunc(in, func(t hierarchy) bool { return t.v2 })
+}
+
+// limits tells whether a hierarchy of version 2 may have a limit of a container's; see controls.
+func (t hierarchy) limits() bool {
+	return slices.ContainsFunc(t.controllers, func(c string) bool {
+		return slices.Contains([]string{"pids", "memory", "cpu", "cpuset", "io"}, c)
+	})
 }
 
 func (t hierarchy) entrance() string {

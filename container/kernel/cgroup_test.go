@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"weir.dev/weir/instance"
 )
 
 func TestOwnProcsIsOfAGroupThatTheProcessIsIn(t *testing.T) {
@@ -85,5 +87,32 @@ func TestLostGroupIsOfTheGroupOfAllInstances(t *testing.T) {
 		if got := h.lostGroup(errors.New(text)); got != want {
 			t.Errorf("%v for %s", got, text)
 		}
+	}
+}
+
+// A group of version 2 that limits nothing need not be entered, where there is another.
+func TestQuickEntrancesAreThoseThatLimit(t *testing.T) {
+	pids, memory := hierarchy{mount: "/cg/pids", controllers: []string{"pids"}}, hierarchy{mount: "/cg/memory", controllers: []string{"memory"}}
+	bare, huge := hierarchy{mount: "/cg/unified", v2: true}, hierarchy{mount: "/cg/unified", v2: true, controllers: []string{"hugetlb"}}
+	limiting := hierarchy{mount: "/cg", v2: true, controllers: []string{"hugetlb", "cpu"}}
+	for name, tt := range map[string]struct {
+		all   []hierarchy
+		want  []string
+		quick bool
+	}{
+		"version 1":                         {[]hierarchy{pids, memory}, []string{"/cg/pids/weir/x/a/tasks", "/cg/memory/weir/x/a/tasks"}, true},
+		"version 2 beside it":               {[]hierarchy{pids, bare}, []string{"/cg/pids/weir/x/a/tasks"}, true},
+		"version 2 with what is no limit":   {[]hierarchy{huge, pids}, []string{"/cg/pids/weir/x/a/tasks"}, true},
+		"some controllers in version 2":     {[]hierarchy{pids, limiting}, []string{"/cg/pids/weir/x/a/tasks", "/cg/weir/x/a/cgroup.procs"}, false},
+		"version 2 alone":                   {[]hierarchy{limiting}, []string{"/cg/weir/x/a/cgroup.procs"}, false},
+		"version 2 alone, limiting nothing": {[]hierarchy{bare}, []string{"/cg/unified/weir/x/a/cgroup.procs"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &Home{inst: instance.Instance{Name: "x"}, engine: oldest, cgroups: tt.all}
+			got, quick := h.QuickEntrances("a")
+			if diff := cmp.Diff(tt.want, got); diff != "" || quick != tt.quick {
+				t.Errorf("quick %v, want %v\n%s", quick, tt.quick, diff)
+			}
+		})
 	}
 }

@@ -105,7 +105,7 @@ func (h *Home) OpenGroups(id string) (Groups, error) {
 	return g, nil
 }
 
-// GroupsOf opens those that a process is in, the same as or below those of its container.
+// GroupsOf opens those that a process is in, the same as or below those of its container, or of its container's monitor; see QuickEntrances.
 func (h *Home) GroupsOf(pid int) (Groups, error) {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {

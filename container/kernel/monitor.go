@@ -18,38 +18,40 @@ const monitorMark = "@"
 // MonitorPath is the group of a container's monitor, below which its program may make others.
 func (h *Home) MonitorPath(id string) string { return h.CgroupPath(monitorMark + id) }
 
-// Begin is where a monitor begins: groups of its own, in the hierarchies that systemd keeps its books in, or any one. In others of version 1 it stays in this
-// process's groups and counts there: see DESIGN.md, "Limits of this".
-type Begin struct {
-	Tasks   []string // files that a process without threads writes "0" to, which waits for nothing; see Groups
-	Unified *os.File // the group of version 2, to be made a process in; nil: there is none
-}
+// A monitor begins in groups of its own, in the hierarchies that systemd keeps its books in, or any one. In others of version 1 it stays in this process's groups
+// and counts there: see DESIGN.md, "Limits of this".
 
-// Close lets the group go.
-func (b Begin) Close() {
-	if b.Unified != nil {
-		b.Unified.Close()
-	}
-}
-
-// MakeMonitor makes the groups for a monitor to begin in. With an owner that user may make groups below them.
-func (h *Home) MakeMonitor(id string, owner uint32) (b Begin, err error) {
+// MakeMonitor makes the groups for a monitor to begin in. With an owner that user may make groups below them. unified is that of version 2, to be made a process
+// in; nil: there is none.
+func (h *Home) MakeMonitor(id string, owner uint32) (unified *os.File, err error) {
 	for _, t := range h.keeping() {
-		group := filepath.Join(h.MonitorPath(id), "begin")
+		group := h.beginPath(id)
 		if err = t.make(group); err == nil && owner != 0 {
 			err = t.give(group, owner)
 		}
 		if err == nil && t.v2 {
-			b.Unified, err = os.Open(t.dir(group))
-		} else if err == nil {
-			b.Tasks = append(b.Tasks, filepath.Join(t.dir(group), t.entrance()))
+			unified, err = os.Open(t.dir(group))
 		}
 		if err != nil {
-			b.Close()
-			return Begin{}, err
+			if unified != nil {
+				unified.Close()
+			}
+			return nil, err
 		}
 	}
-	return b, nil
+	return unified, nil
+}
+
+func (h *Home) beginPath(id string) string { return filepath.Join(h.MonitorPath(id), "begin") }
+
+// MonitorEntrances are files of these groups of version 1 that a process without threads writes "0" to, which waits for nothing; see Groups.
+func (h *Home) MonitorEntrances(id string) (out []string) {
+	for _, t := range h.keeping() {
+		if !t.v2 {
+			out = append(out, filepath.Join(t.dir(h.beginPath(id)), t.entrance()))
+		}
+	}
+	return out
 }
 
 // give lets a user make groups below a group.

@@ -278,8 +278,8 @@ func reapOrphans(above string, wanted func(name string, pid int) bool) {
 	}
 }
 
-// nameBelow is the name of the group directly below one, which a process's cgroup file in /proc says that the process is in, or below. Of a group that was removed
-// the kernel says so behind its path.
+// nameBelow is the name of the group directly below one, which a process's cgroup file in /proc says that the process is in, or below: a container's id, or that of
+// the container whose monitor began there. Of a group that was removed the kernel says so behind its path.
 func nameBelow(groups, above string) (name string, ok bool) {
 	for line := range strings.Lines(groups) { // ID:CONTROLLERS:PATH
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -288,7 +288,7 @@ func nameBelow(groups, above string) (name string, ok bool) {
 		}
 		if rest, ok := strings.CutPrefix(strings.TrimSuffix(f[2], " (deleted)"), above+"/"); ok {
 			name, _, _ = strings.Cut(rest, "/")
-			return name, true
+			return strings.TrimPrefix(name, monitorMark), true
 		}
 	}
 	return "", false

@@ -141,7 +141,7 @@ func TestAChildInTheMakingHoldsNobodyUp(t *testing.T) {
 // The last field of a line is a path; that of a group that was removed ends with a word.
 func TestNameBelowAGroup(t *testing.T) {
 	for text, want := range map[string]string{
-		"0::/weir/x/a\n": "a", "0::/weir/x/a/below/it\n": "a", "0::/weir/x/a (deleted)\n": "a", "5:pids:/\n0::/weir/x/@a/begin\n": "@a",
+		"0::/weir/x/a\n": "a", "0::/weir/x/a/below/it\n": "a", "0::/weir/x/a (deleted)\n": "a", "5:pids:/\n0::/weir/x/@a/begin\n": "a",
 		"0::/weir/x\n": "", "0::/weir/xy/a\n": "", "0::/weir\n": "", "0::/\n": "", "": "", "garbage": "",
 	} {
 		if got, ok := nameBelow(text, "/weir/x"); got != want || ok != (want != "") {

@@ -60,9 +60,8 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	if err := x.Begin(e.Home, c, 0); err != nil {
-		return err
-	}
+	x.Begin(e.Home, c, 0)
+	x.Still = true
 	x.EnterGroups(e.Home, c)
 	set := uint64(0)
 	if c.ReadOnly {

@@ -2,10 +2,15 @@ package lxc
 
 import (
 	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"weir.dev/weir/container"
 	"weir.dev/weir/container/kernel"
 	"weir.dev/weir/container/kernel/suite"
 	"weir.dev/weir/instance"
@@ -25,3 +30,34 @@ func TestChild(t *testing.T)          { kit.Child(t) }
 func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
 func BenchmarkParallel(b *testing.B)  { kit.Parallel(b) }
+
+// A container's process is in each group that limits it before its command is, and lxc-start in none of them.
+func TestGroups(t *testing.T) {
+	r, err := kit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer func() {
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := r.Create(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := r.Status(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiting, _ := r.QuickEntrances("a")
+	if len(limiting) == 0 {
+		t.Fatal("no groups")
+	}
+	for _, file := range limiting {
+		raw, err := os.ReadFile(file)
+		if pids := strings.Fields(string(raw)); err != nil || !slices.Equal(pids, []string{strconv.Itoa(st.PID)}) {
+			t.Errorf("%s: %v, %v, want %d alone", file, pids, err, st.PID)
+		}
+	}
+}

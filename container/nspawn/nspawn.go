@@ -71,9 +71,7 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 }
 
 func (e *Engine) plan(x *entry.Launch, c kernel.Container) error {
-	if err := x.Begin(e.Home, c, c.IDs.First); err != nil {
-		return err
-	}
+	x.Begin(e.Home, c, c.IDs.First)
 	x.EnterGroups(e.Home, c)
 	x.Enter(c)
 	stage(x, c)

@@ -100,9 +100,7 @@ func (e *Engine) plan(x *entry.Launch, c kernel.Container, pod string) error {
 	if err := e.Home.MakeGroups(c.Spec); err != nil {
 		return err
 	}
-	if err := x.Begin(e.Home, c, 0); err != nil {
-		return err
-	}
+	x.Begin(e.Home, c, 0)
 	network := "--net=none"
 	x.Enter(c)
 	if c.Netns != "" {

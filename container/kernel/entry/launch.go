@@ -62,34 +62,52 @@ type Launch struct {
 	// Apart is for a program that hands no descriptors on, and makes the container's mounts and cgroups itself.
 	Apart Apart
 
-	begin  kernel.Begin
-	enters []int        // descriptors by which the first process enters its container's cgroups
-	groups func() error // waits for what makes them
-	says   *os.File     // what the program says, in memory
+	// Still says that the program moves no process into a cgroup.
+	Still bool
+
+	begun  func() (unified *os.File, err error) // waits for what makes the groups of the program
+	enters []int                                // descriptors by which the first process enters its container's cgroups
+	quick  bool                                 // nobody will wait for a grace period in order to enter a cgroup
+	groups func() error                         // waits for what makes them
+	says   *os.File                             // what the program says, in memory
 }
 
-// Begin makes the groups by which the program is found, and enters them. The launcher ends with the daemon until then.
-func (x *Launch) Begin(h *kernel.Home, c kernel.Container, owner uint32) (err error) {
-	if x.begin, err = h.MakeMonitor(c.ID, owner); err != nil {
-		return err
-	}
-	for _, f := range x.begin.Tasks {
+// Begin makes the groups by which the program is found, beside what else is prepared, and enters them. The launcher ends with the daemon until then.
+func (x *Launch) Begin(h *kernel.Home, c kernel.Container, owner uint32) {
+	for _, f := range h.MonitorEntrances(c.ID) {
 		x.Join(f)
 	}
 	x.Outlive()
-	return nil
+	var unified *os.File
+	var err error
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		unified, err = h.MakeMonitor(c.ID, owner)
+	}()
+	x.begun = func() (*os.File, error) {
+		<-made
+		return unified, err
+	}
 }
 
-// EnterGroups makes the container's cgroups, beside what else is prepared, and lets the first process enter them, as the program does not put it there.
+// EnterGroups makes the container's cgroups, behind those of Begin, and lets the first process enter them, as the program does not put it there. Below a program
+// that is Still the process may stay in the program's group of version 2.
 func (x *Launch) EnterGroups(h *kernel.Home, c kernel.Container) {
 	entrances := h.Entrances(c.ID)
+	if x.Still {
+		entrances, x.quick = h.QuickEntrances(c.ID)
+	}
 	for range entrances {
 		x.enters = append(x.enters, x.Add(nil))
 	}
 	files := make([]*os.File, len(entrances))
 	done := make(chan error, 1)
 	go func() {
-		err := h.MakeGroups(c.Spec)
+		_, err := x.begun() // one lock is for all groups: the program's are wanted first
+		if err == nil {
+			err = h.MakeGroups(c.Spec)
+		}
 		for i, entrance := range entrances {
 			if err == nil {
 				files[i], err = openEntrance(entrance)
@@ -106,6 +124,17 @@ func (x *Launch) EnterGroups(h *kernel.Home, c kernel.Container) {
 	})
 }
 
+// grouped waits for all groups, and is that of version 2 for the program.
+func (x *Launch) grouped() (unified *os.File, err error) {
+	if x.begun != nil {
+		unified, err = x.begun()
+	}
+	if err == nil && x.groups != nil {
+		err = x.groups()
+	}
+	return unified, err
+}
+
 func openEntrance(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -119,8 +148,12 @@ func (x *Launch) Close() {
 	if x.groups != nil {
 		_ = x.groups() // what it has opened is closed, too
 	}
+	if x.begun != nil {
+		if unified, err := x.begun(); err == nil && unified != nil {
+			unified.Close()
+		}
+	}
 	x.List.Close()
-	x.begin.Close()
 }
 
 // Apart says where the container's first process finds what else it would get as descriptors. The zero value: it gets descriptors.
@@ -185,7 +218,9 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	defer hold.Close()
 	monitor, over, err := t.start(ctx, x, c, log)
 	if err == nil {
-		defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
+		if !x.quick {
+			defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
+		}
 		defer attend(ctx, said, hold, over)()
 		if err = t.KeepSteps(c, inner); err == nil { // meanwhile the program works
 			err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
@@ -244,11 +279,8 @@ func (t *Tool) prepare(x *Launch, c kernel.Container, plan func(*Launch) error) 
 		return nil, err
 	}
 	x.Put(innerFD, list)
-	if x.groups != nil {
-		err = x.groups()
-	}
 	if x.Apart != (Apart{}) {
-		err = errors.Join(err, inner.Save(Dir(c)))
+		err = inner.Save(Dir(c))
 	}
 	return inner, errors.Join(err, x.Err())
 }
@@ -283,7 +315,11 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 		return nil, nil, err
 	}
 	defer closeAll(pipes)
-	cmd, done, err := x.Command(context.Background(), x.begin.Unified, append(pipes, x.All()...)...) // it stays when ctx ends
+	unified, err := x.grouped()
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd, done, err := x.Command(context.Background(), unified, append(pipes, x.All()...)...) // it stays when ctx ends
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,9 +30,7 @@ func (e *engine) Remove(ctx context.Context, id string) error {
 
 func (e *engine) Launch(ctx context.Context, c kernel.Container, log *os.File, run bool, made kernel.Made) error {
 	return e.Tool.Launch(ctx, c, log, run, made, func(x *Launch) error {
-		if err := x.Begin(e.Home, c, 0); err != nil {
-			return err
-		}
+		x.Begin(e.Home, c, 0)
 		e.plan(x, c)
 		return e.Home.MakeGroups(c.Spec)
 	})
