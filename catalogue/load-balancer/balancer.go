@@ -30,6 +30,7 @@ type balancer struct {
 	pieces   map[netip.Addr]int // of parts, by client
 	count    counters
 	send     func(nf.Dir, nf.Frame)
+	copy     func(nf.Frame) nf.Frame          // for send
 	settle   func(nf.Dir, []byte, nf.Rewrite) // the switch does the same with the further frames of a flow
 	unsettle func()                           // it does so with none any more
 	// ours takes ARP, neighbour discovery and what is to our MAC address at in. mine: it goes no further. nil: nobody does.
@@ -105,7 +106,7 @@ const (
 )
 
 func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
-	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send,
+	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send, copy: nf.Frame.Clone,
 		settle: func(nf.Dir, []byte, nf.Rewrite) {}, unsettle: func() {}}
 	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
@@ -246,7 +247,7 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		b.count.unplaced++
 		return true
 	}
-	c := f.Clone()
+	c := b.copy(f)
 	p.Rewrite(c.Data, nf.Target, to.at, f.ChecksumMissingAt(p.Transport))
 	copy(c.Data, mac[:])
 	b.count.up++
@@ -334,7 +335,7 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 	if m.s == nil {
 		return false
 	}
-	c := f.Clone()
+	c := b.copy(f)
 	p.Rewrite(c.Data, nf.Source, m.s.place.at, f.ChecksumMissingAt(p.Transport))
 	b.count.down++
 	b.send(nf.Down, c)
@@ -380,7 +381,7 @@ func (b *balancer) errorUp(p *nf.Packet, f nf.Frame, q *nf.Quoted) {
 		b.count.unplaced++
 		return
 	}
-	out := f.Clone()
+	out := b.copy(f)
 	q.Requote(out.Data, p, nf.Source, to.at)
 	p.RewriteAddress(out.Data, nf.Target, to.at.Addr())
 	copy(out.Data, mac[:])
@@ -394,7 +395,7 @@ func (b *balancer) errorDown(p *nf.Packet, f nf.Frame, q *nf.Quoted) (done bool)
 	if m.s == nil {
 		return false
 	}
-	out := f.Clone()
+	out := b.copy(f)
 	q.Requote(out.Data, p, nf.Target, m.s.place.at)
 	if p.Src == q.Target.Addr() {
 		p.RewriteAddress(out.Data, nf.Source, m.s.place.at.Addr())

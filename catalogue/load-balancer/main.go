@@ -68,7 +68,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 		return err
 	}
 	defer l.frames.Close()
-	b.send, b.settle, b.unsettle = l.frames.Send, l.settler.RewriteAt, l.settler.Reset
+	b.send, b.copy, b.settle, b.unsettle = l.frames.Send, l.frames.Copy, l.settler.RewriteAt, l.settler.Reset
 	b.table.carried = func() bool { return l.settler.Counters().Settled > 0 }
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup

@@ -14,6 +14,7 @@ type translator struct {
 	cfg      *config
 	table    *table
 	send     func(nf.Dir, nf.Frame)
+	copy     func(nf.Frame) nf.Frame // for send
 	settler  settler
 	now      func() time.Time
 	parts    map[part]remembered
@@ -76,7 +77,7 @@ const (
 )
 
 func newTranslator(cfg *config, now func() time.Time, send func(nf.Dir, nf.Frame)) *translator {
-	t := &translator{cfg: cfg, table: newTable(cfg), send: send, settler: silent{}, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
+	t := &translator{cfg: cfg, table: newTable(cfg), send: send, copy: nf.Frame.Clone, settler: silent{}, now: now, parts: map[part]remembered{}, pieces: map[netip.Addr]int{}, stations: map[station][6]byte{}, asked: map[station]time.Time{},
 		pool: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}}
 	for _, a := range cfg.Pool {
 		t.pool[a] = true
@@ -203,7 +204,7 @@ func (t *translator) translateUp(p *nf.Packet, f nf.Frame) bool {
 		return false
 	}
 	t.table.change(s)
-	c := f.Clone()
+	c := t.copy(f)
 	if failed {
 		q.Requote(c.Data, p, nf.Target, s.pool)
 		p.RewriteAddress(c.Data, nf.Source, s.pool.Addr())
@@ -292,7 +293,7 @@ func (t *translator) translateDown(p *nf.Packet, f nf.Frame) bool {
 	if !failed && !t.table.prove(s, p) || !t.remember(nf.Down, p, f.Data, s, now) {
 		return false
 	}
-	c := f.Clone()
+	c := t.copy(f)
 	if failed {
 		q.Requote(c.Data, p, nf.Source, s.inner.client)
 		p.RewriteAddress(c.Data, nf.Target, s.inner.client.Addr())

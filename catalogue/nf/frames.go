@@ -30,6 +30,7 @@ type Frames struct {
 	after *port       // see Options.After; nil: none
 	in    batch       // what was received last
 	out   [3]outgoing // by direction
+	made  []byte      // copies that wait to be sent
 	wakes int         // eventfd
 	count Counters
 
@@ -186,7 +187,7 @@ func OpenFrames(o Options) (*Frames, error) {
 	if o.Handle == nil {
 		o.Handle = func(Dir, Frame) Verdict { return Pass }
 	}
-	s := &Frames{o: o, wakes: -1}
+	s := &Frames{o: o, wakes: -1, made: make([]byte, 0, copiesRoom)}
 	s.in.make()
 	probe, err := LoadProbe(o.Probe)
 	if err != nil {
@@ -250,6 +251,17 @@ func (s *Frames) Close() {
 // Send a frame in a direction: by out for Up, by in for Down, by the third port for Side. It leaves after all that were sent or passed before in that direction. Only for the handler,
 // Tick, Due and what Do runs.
 func (s *Frames) Send(d Dir, f Frame) { s.queue(d, f.raw) }
+
+// Copy is a copy of a frame to be changed and sent at once: it is valid until the handler returns. Unlike Clone it allocates nothing for the small frames of which there may be
+// very many. Only for the handler, Tick, Due and what Do runs.
+func (s *Frames) Copy(f Frame) Frame {
+	at, n := len(s.made), len(f.raw)
+	if cap(s.made)-at < n {
+		return f.Clone()
+	}
+	s.made = append(s.made, f.raw...)
+	return Received(s.made[at : at+n : at+n])
+}
 
 // MTU of the port by which frames leave in a direction, as it was at the start.
 func (s *Frames) MTU(d Dir) int { return s.exit(d).mtu }
@@ -516,6 +528,7 @@ func (s *Frames) flush() {
 	s.flushTo(Up)
 	s.flushTo(Down)
 	s.flushTo(Side)
+	s.made = s.made[:0]
 }
 
 func (s *Frames) flushTo(d Dir) {
@@ -618,11 +631,12 @@ func openPort(name string, t taken) (*port, error) {
 }
 
 const (
-	batchSize = 32
-	tagLength = 4
-	maxFrame  = 1<<16 + 64 // an IP packet of 65535 bytes, its Ethernet header, tags
-	room      = tagLength + vnetHeader + maxFrame
-	ancillary = 64
+	batchSize  = 32
+	copiesRoom = 64 << 10
+	tagLength  = 4
+	maxFrame   = 1<<16 + 64 // an IP packet of 65535 bytes, its Ethernet header, tags
+	room       = tagLength + vnetHeader + maxFrame
+	ancillary  = 64
 )
 
 // message is struct mmsghdr.

@@ -27,17 +27,17 @@ const (
 // Rewrite one end of a packet of TCP, UDP or ICMP echo, whose id stands for a port, in bytes that may be changed. Checksums are adjusted and not computed, so that
 // what came damaged stays so (RFC 1624). A later fragment has an address only. missing: the checksum is left to the hardware, and its field has the pseudo header's sum.
 func (p *Packet) Rewrite(frame []byte, e End, to netip.AddrPort, missing bool) {
-	old := rewriteAddress(frame[p.Network:], e, to.Addr())
+	old, now := rewriteAddress(frame[p.Network:], e, to.Addr())
 	if p.Part != Later {
-		rewriteUpper(frame[p.Transport:], p.Proto, e, old, to, missing)
+		rewriteUpper(frame[p.Transport:], p.Proto, e, &old, &now, to.Port(), missing)
 	}
 }
 
 // RewriteAddress is Rewrite for a packet without ports: an ICMP error.
 func (p *Packet) RewriteAddress(frame []byte, e End, to netip.Addr) {
-	old := rewriteAddress(frame[p.Network:], e, to)
+	old, now := rewriteAddress(frame[p.Network:], e, to)
 	if p.Proto == ICMPv6 && p.Part != Later {
-		Adjust(frame[p.Transport+2:], old, to.AsSlice())
+		Adjust(frame[p.Transport+2:], old.bytes(), now.bytes())
 	}
 }
 
@@ -53,20 +53,36 @@ func (p *Packet) RewriteHops(frame []byte, hops uint8) {
 	Adjust(ip[10:], old[:], ip[8:10])
 }
 
+// address as it stands in a packet.
+type address struct {
+	b [16]byte
+	n int
+}
+
+func (a *address) bytes() []byte { return a.b[:a.n] }
+
 // rewriteAddress replaces one in an IP header.
-func rewriteAddress(ip []byte, e End, to netip.Addr) (old []byte) {
-	addr := to.AsSlice()
-	at := map[int]int{4: 12, 16: 8}[len(addr)] + len(addr)*int(e)
-	old = bytes.Clone(ip[at : at+len(addr)])
-	copy(ip[at:], addr)
-	if len(addr) == 4 {
-		Adjust(ip[10:], old, addr)
+func rewriteAddress(ip []byte, e End, to netip.Addr) (old, now address) {
+	at := 8
+	if to.Is4() {
+		at = 12
+		v4 := to.As4()
+		now.n = copy(now.b[:], v4[:])
+	} else {
+		now.b = to.As16()
+		now.n = len(now.b)
 	}
-	return old
+	field := ip[at+now.n*int(e):][:now.n]
+	old.n = copy(old.b[:], field)
+	copy(field, now.bytes())
+	if to.Is4() {
+		Adjust(ip[10:], old.bytes(), now.bytes())
+	}
+	return old, now
 }
 
 // rewriteUpper replaces a port in a header of the upper layer, of which at least 8 bytes are there, and adjusts the checksum if it is.
-func rewriteUpper(h []byte, proto uint8, e End, old []byte, to netip.AddrPort, missing bool) {
+func rewriteUpper(h []byte, proto uint8, e End, old, now *address, port uint16, missing bool) {
 	at, checksum := 2*int(e), 16
 	switch proto {
 	case UDP:
@@ -74,23 +90,23 @@ func rewriteUpper(h []byte, proto uint8, e End, old []byte, to netip.AddrPort, m
 	case ICMP, ICMPv6:
 		at, checksum = echoID, 2
 	}
-	before, after, addr := [2]byte(h[at:]), binary.BigEndian.AppendUint16(nil, to.Port()), to.Addr().AsSlice()
-	copy(h[at:], after)
+	before, after := [2]byte(h[at:]), [2]byte{byte(port >> 8), byte(port)}
+	copy(h[at:], after[:])
 	if len(h) < checksum+2 {
 		return // in an ICMP error, which need not have more
 	}
 	sum := h[checksum : checksum+2]
 	switch {
 	case proto == ICMP:
-		Adjust(sum, before[:], after)
+		Adjust(sum, before[:], after[:])
 	case missing:
 		sum[0], sum[1] = ^sum[0], ^sum[1]
-		Adjust(sum, old, addr)
+		Adjust(sum, old.bytes(), now.bytes())
 		sum[0], sum[1] = ^sum[0], ^sum[1]
 	case proto == UDP && sum[0] == 0 && sum[1] == 0: // there is none
 	default:
-		Adjust(sum, old, addr)
-		Adjust(sum, before[:], after)
+		Adjust(sum, old.bytes(), now.bytes())
+		Adjust(sum, before[:], after[:])
 		if proto == UDP && sum[0] == 0 && sum[1] == 0 {
 			sum[0], sum[1] = 0xff, 0xff
 		}
@@ -148,7 +164,7 @@ func icmpError(p *Packet, kind uint8) bool {
 func (q *Quoted) Requote(frame []byte, p *Packet, e End, to netip.AddrPort) {
 	body := frame[q.network:p.End]
 	before := bytes.Clone(body)
-	old := rewriteAddress(body, e, to.Addr())
-	rewriteUpper(frame[q.upper:p.End], q.Proto, e, old, to, false)
+	old, now := rewriteAddress(body, e, to.Addr())
+	rewriteUpper(frame[q.upper:p.End], q.Proto, e, &old, &now, to.Port(), false)
 	Adjust(frame[p.Transport+2:], before, body)
 }
