@@ -237,7 +237,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}
-	f.mtu = f.a.portMTU()
+	f.mtu = f.portMTU(next)
 	if err := f.a.boxes.Plug(b, next.tap, f.mtu); err != nil {
 		return ports, err
 	}

@@ -182,7 +182,7 @@ func (s *Server) take(from socket.Space, line string, fd int) error {
 		if its != own {
 			return errors.New("the socket is of another network namespace")
 		}
-		return xsk.Put(port, queue, fd)
+		return xsk.Put(xsk.Queue{Link: port, N: queue}, fd)
 	})
 }
 

@@ -1,4 +1,4 @@
-// Package xsk leads what comes in at a link into AF_XDP sockets, by a program of generic XDP and a map of sockets by receive queue. A frame of a queue without a
+// Package xsk leads what comes in at a link into AF_XDP sockets, by a program of XDP and a map of sockets by receive queue. A frame of a queue without a
 // socket passes to the kernel. Both are held by the link alone: they outlive the process that made them and go with the link, so nothing is pinned.
 //
 // The kernel is the only record of what is attached. Its functions act in the network namespace of the calling thread.
@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,9 +37,19 @@ func Supported() error {
 	return nil
 }
 
+// Queue of a link.
+type Queue struct {
+	Link string
+	N    uint32
+	// Generic: the program stands behind the driver, where frames come that bpf_redirect_peer puts into a namespace. It does not see those that bpf_redirect has sent
+	// (kernel 5.15). Otherwise it stands in the driver: in that of a veth it sees all frames that the other end sends, and no others.
+	Generic bool
+}
+
 // Put leads the frames of a link's receive queue into an AF_XDP socket, in the place of any other. A socket takes frames of the link and the queue that it is
 // bound to; the kernel drops those of others.
-func Put(link string, queue uint32, socket int) error {
+func Put(q Queue, socket int) error {
+	link, queue := q.Link, q.N
 	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return fmt.Errorf("link %s: %w", link, err)
@@ -62,7 +73,11 @@ func Put(link string, queue uint32, socket int) error {
 	if err := put(m, queue, socket); err != nil {
 		return err
 	}
-	if err := attach(l, m); err != nil {
+	flags := unix.XDP_FLAGS_DRV_MODE
+	if q.Generic {
+		flags = unix.XDP_FLAGS_SKB_MODE
+	}
+	if err := attach(l, m, flags); err != nil {
 		return fmt.Errorf("link %s: %w", link, err)
 	}
 	return nil
@@ -76,7 +91,7 @@ func put(m *ebpf.Map, queue uint32, socket int) error {
 }
 
 // attach the program, which asks the map for the queue of each frame.
-func attach(l netlink.Link, m *ebpf.Map) error {
+func attach(l netlink.Link, m *ebpf.Map, flags int) error {
 	const rxQueue, pass = 16, 2 // offset of xdp_md.rx_queue_index; XDP_PASS, when the queue has no socket
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, rxQueue, asm.Word),
@@ -89,8 +104,11 @@ func attach(l netlink.Link, m *ebpf.Map) error {
 		return fmt.Errorf("load the program: %w", err)
 	}
 	defer p.Close()
-	// Generic XDP: both switches hand frames over behind the place of a driver's.
-	if err := netlink.LinkSetXdpFdWithFlags(l, p.FD(), unix.XDP_FLAGS_SKB_MODE|unix.XDP_FLAGS_UPDATE_IF_NOEXIST); err != nil {
+	err = netlink.LinkSetXdpFdWithFlags(l, p.FD(), flags|unix.XDP_FLAGS_UPDATE_IF_NOEXIST)
+	if errors.Is(err, unix.ERANGE) {
+		return fmt.Errorf("attach the program: %w (the MTU of the link's other end, or of this one, %d, is too large for XDP: about 3,500 at most)", err, l.Attrs().MTU)
+	}
+	if err != nil {
 		return fmt.Errorf("attach the program: %w", err)
 	}
 	return nil
@@ -139,7 +157,11 @@ func Remove(link string) error {
 		return fmt.Errorf("link %s: %w", link, err)
 	}
 	m.Close()
-	if err := netlink.LinkSetXdpFdWithFlags(l, -1, unix.XDP_FLAGS_SKB_MODE); err != nil {
+	flags := unix.XDP_FLAGS_DRV_MODE
+	if l.Attrs().Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		flags = unix.XDP_FLAGS_SKB_MODE
+	}
+	if err := netlink.LinkSetXdpFdWithFlags(l, -1, flags); err != nil {
 		return fmt.Errorf("link %s: detach the program: %w", link, err)
 	}
 	return nil

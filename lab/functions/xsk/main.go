@@ -21,7 +21,7 @@ func run(ctx context.Context, s nf.Start) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	for i, port := range []string{s.In, s.Out} {
-		if err := xsk.Put(port, 0, w.Socket(i)); err != nil {
+		if err := xsk.Put(xsk.Queue{Link: port, Generic: true}, w.Socket(i)); err != nil {
 			return fmt.Errorf("%w (capabilities CAP_BPF and CAP_NET_ADMIN, outside of user namespaces)", err)
 		}
 		defer func() { err = errors.Join(err, xsk.Remove(port)) }()
