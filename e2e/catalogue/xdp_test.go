@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
@@ -26,7 +29,7 @@ import (
 
 // TestAWireByXDP: a function that takes frames by AF_XDP sockets, on both switches and in two runtimes, between stations that leave checksums, segmentation and VLAN
 // tags to others: frames of all kinds come out as they came in, and streams by IPv4 and IPv6, both ways. It outlives the daemon, whose end
-// changes nothing, and each of its processes has ports of its own.
+// changes nothing, each of its processes has ports of its own, and programs go with them.
 func TestAWireByXDP(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ sw, runtime string }{{"ebpf", "oci"}, {"ebpf", "native"}, {"ovs", "native"}} {
@@ -111,6 +114,19 @@ policies:
 				return err == nil && f.Status.PID != died && f.Status.State == api.FunctionStarted && f.Status.Healthy, fmt.Sprintf("%+v, %v", f.Status, err)
 			})
 			streams("after its death")
+
+			// Nothing is left of a function that goes.
+			last := led(ctx, t, r, 0)
+			r.MustApply(ctx, t, r.DualEndpoints(), "--prune")
+			for _, id := range []uint32{before[0], before[1], last[0], last[1]} {
+				rig.Eventually(ctx, t, fmt.Sprintf("program %d is gone", id), func() (bool, string) {
+					p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
+					if err == nil {
+						p.Close()
+					}
+					return errors.Is(err, os.ErrNotExist), fmt.Sprint(err)
+				})
+			}
 		})
 	}
 }
