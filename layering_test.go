@@ -116,6 +116,7 @@ var layers = map[string][]string{
 // testsOnly is what tests may import besides.
 var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
+	"bpf":       {"netns"},
 	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
 	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
 	"manager":   {"router", "portkind", "store"},
