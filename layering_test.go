@@ -117,8 +117,8 @@ var layers = map[string][]string{
 var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
 	"bpf":       {"netns"},
-	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
-	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
+	"openflow":  {"netns", "ovsdb"}, // Open vSwitch is the oracle
+	"datapath":  {"router"},         // the same cases run on the reference switch and in the kernel
 	"manager":   {"router", "portkind", "store"},
 	"store":     {"instance"},
 	"catalogue": {"agent/socket", "agent/xdp", "bpf", "container", "instance"}, // a wire's frames are the switch's program's, and the agent leads some into sockets
