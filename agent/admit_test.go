@@ -94,6 +94,20 @@ func TestImagesByXDPWantTheHostsKernel(t *testing.T) {
 	}
 }
 
+// Ports carry what endpoints can send, but those of a function by AF_XDP no more than a program of XDP takes.
+func TestPortsByXDPAreBounded(t *testing.T) {
+	f := &function{a: &Agent{}}
+	for mtu, want := range map[int]int{1500: 1500, 3400: 3400, 9000: xdpMTU} {
+		f.a.mtu.Store(int64(mtu))
+		if got := f.portMTU(attachment{xdp: true}); got != want {
+			t.Errorf("endpoints of %d: %d, want %d", mtu, got, want)
+		}
+		if got := f.portMTU(attachment{}); got != mtu {
+			t.Errorf("endpoints of %d, another function: %d", mtu, got)
+		}
+	}
+}
+
 // Processors that a host lacks are refused before anything is made.
 func TestProcessorsThatAHostLacksAreRefused(t *testing.T) {
 	a := &Agent{Options: Options{Host: "h1"}}

@@ -116,20 +116,27 @@ func TestWhatCannotBeLed(t *testing.T) {
 			return
 		}
 		defer unix.Close(own)
-		for _, name := range []string{"in", "host"} {
-			l, err := netlink.LinkByName(name)
-			if err == nil {
-				err = netlink.LinkSetMTU(l, 9000)
-			}
-			if err != nil {
-				t.Error(err)
+		mtu := func(n int) {
+			for _, name := range []string{"in", "host"} {
+				l, err := netlink.LinkByName(name)
+				if err == nil {
+					err = netlink.LinkSetMTU(l, n)
+				}
+				if err != nil {
+					t.Error(err)
+				}
 			}
 		}
+		mtu(9000)
 		if err := Put(Queue{Link: "in"}, own); err == nil || !strings.Contains(err.Error(), "too large for XDP") {
 			t.Errorf("an MTU of 9000: %v", err)
 		}
 		if x := xdpOf(t, "in"); x.Attached {
 			t.Errorf("%+v is left", x)
+		}
+		mtu(3400) // what the agent gives such links at most
+		if err := Put(Queue{Link: "in"}, own); err != nil {
+			t.Errorf("an MTU of 3400: %v", err)
 		}
 	})
 }
