@@ -37,12 +37,12 @@ var layers = map[string][]string{
 	"testbed":   {"api", "instance", "netns", "ovsdb"},
 	"store":     {"api"},
 	"manager":   {"api", "container", "instance", "pki", "placement", "store"},
-	"agent":     {"api", "container", "cpuset", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "portkind", "router"},
+	"agent":     {"api", "bpf/xsk", "container", "cpuset", "datapath", "flow", "image", "instance", "netns", "openflow", "pki", "portkind", "router"},
 	"daemon":    {"agent", "pki", "placement", "api", "container", "datapath", "flow", "image", "instance", "manager", "netns", "router", "store"},
 	"notify":    {"api", "instance"},
 	"cli":       {"api", "instance", "notify", "router", "sbom"},
 	"catalogue": {"image", "netns"},
-	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "agent/socket", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
+	"solo":      {"agent/capture", "agent/events", "agent/health", "agent/kernel", "agent/sandbox", "agent/socket", "agent/xdp", "api", "bpf", "container", "datapath", "flow", "image", "instance", "netns"},
 	"e2e":       {"*"},
 	"lab":       {"agent", "api", "bpf", "catalogue/nf", "container", "datapath", "flow", "image", "instance", "netns", "openflow", "ovsdb", "portkind", "router", "testbed"},
 	"examples":  {"api", "catalogue/nf"},
@@ -51,7 +51,7 @@ var layers = map[string][]string{
 	"catalogue/rig": {"image", "instance", "netns"},
 
 	// packages of lab, lower ones first
-	"lab/functions":   {"catalogue/nf", "image", "netns"},
+	"lab/functions":   {"bpf/xsk", "catalogue/nf", "image", "netns"},
 	"lab/machine":     {},
 	"lab/tied":        {"netns"},
 	"lab/stats":       {},
@@ -116,11 +116,12 @@ var layers = map[string][]string{
 // testsOnly is what tests may import besides.
 var testsOnly = map[string][]string{
 	"agent":     {"manager", "store"}, // agents speak to the real API
-	"openflow":  {"netns", "ovsdb"},   // Open vSwitch is the oracle
-	"datapath":  {"router"},           // the same cases run on the reference switch and in the kernel
+	"bpf":       {"netns"},
+	"openflow":  {"netns", "ovsdb"}, // Open vSwitch is the oracle
+	"datapath":  {"router"},         // the same cases run on the reference switch and in the kernel
 	"manager":   {"router", "portkind", "store"},
 	"store":     {"instance"},
-	"catalogue": {"bpf", "container", "instance"}, // a wire's frames are the switch's program's
+	"catalogue": {"agent/socket", "agent/xdp", "bpf", "container", "instance"}, // a wire's frames are the switch's program's, and the agent leads some into sockets
 	"container": {"image"},
 	"image":     {"netns"},
 	"router":    {"manager", "store", "netns", "ovsdb", "instance"}, // the controller against the real API and Open vSwitch

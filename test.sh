@@ -17,7 +17,7 @@ export DRAWN # see e2e/summary/seeded.sh
 # or measures what the machine can do: that fills the queues that all namespaces share. Packages of the second group that count alternate with some that do not.
 # The rest runs one by one.
 together=$(go list ./e2e/vm ./image ./lab/kept/... ./manager/... ./store/... ./cli/... ./lab ./lab/claim ./lab/desk ./lab/report ./lab/search ./lab/stats ./lab/study ./lab/tied ./lab/traffic . ./agent/events ./agent/health ./agent/ipfix ./agent/kernel/... ./agent/metrics \
-	./agent/report ./agent/sandbox ./agent/secrets ./agent/settle ./agent/socket ./agent/tunnel ./agent/uplink ./api/... ./bpf ./container ./container/choice ./container/drivers ./container/fake ./container/kernel/entry ./container/kernel/filter ./container/kernel/launcher ./container/kernel/steps \
+	./agent/report ./agent/sandbox ./agent/secrets ./agent/settle ./agent/socket ./agent/xdp ./agent/tunnel ./agent/uplink ./api/... ./bpf/... ./container ./container/choice ./container/drivers ./container/fake ./container/kernel/entry ./container/kernel/filter ./container/kernel/launcher ./container/kernel/steps \
 	./container/kvm/channel ./container/kvm/erofs ./container/kvm/guest ./container/suite ./cpuset ./daemon/... ./datapath ./datapath/drivers ./datapath/internal/... ./datapath/suite ./datapath/ebpf/internal/... \
 	./e2e/escape/hostile ./e2e/rig ./e2e/summary ./examples/... ./flow ./image/... ./instance ./netns/ethtool ./notify ./openflow/... ./ovsdb/... ./pki ./placement ./portkind ./router ./router/cases ./router/discovery \
 	./router/fabric/... ./router/identity ./router/policy ./router/rollout ./sbom ./web | grep -v /cli/author$) # which drives whole Weirs

@@ -84,6 +84,9 @@ func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, 
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s wants the forwarder %s; switch %s of host %s has %s", f.Image, want, a.SwitchName, a.Host,
 			cmp.Or(strings.Join(can.Forwarders, ", "), "none")), Hint: "the label weir.forwarder names a program of the switch; an image without it forwards by itself"}
 	}
+	if p := a.checkXDP(about, f, img); p != nil {
+		return p
+	}
 	if err := a.checkCPUSet(f); err != nil {
 		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}
 	}
@@ -91,6 +94,21 @@ func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, 
 		return p
 	}
 	return a.CheckCapabilities(about, f, img)
+}
+
+// checkXDP refuses an image that takes frames by AF_XDP sockets where no frame could be led into them.
+func (a *Agent) checkXDP(about container.About, f api.FunctionSpec, img image.Image) *api.Problem {
+	if !img.Contract.XDP {
+		return nil
+	}
+	if machine(about) {
+		return &api.Problem{Path: "runtime", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets of host %s's kernel, and functions in the runtime %s have a kernel of their own", f.Image, a.Host, about.Name),
+			Hint: "name a runtime whose functions run on the host's kernel, such as native or oci; or an image that does the same otherwise"}
+	}
+	if err := a.Kernel.ProbeXDP(); err != nil {
+		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets, which host %s cannot have: %s", f.Image, a.Host, err), Hint: "set host to another host, or name another image"}
+	}
+	return nil
 }
 
 // checkBare refuses to run on the host itself what does not come with this program.

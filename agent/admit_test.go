@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"weir.dev/weir/agent/kernel/fake"
 	"weir.dev/weir/agent/report"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
@@ -62,6 +63,48 @@ func TestCapabilitiesOfForeignImages(t *testing.T) {
 	}
 	if p := check("CAP_NET_ADMIN", "CAP_SYS_ADMIN"); p == nil || p.Path != "allow" || !strings.HasPrefix(p.Message, "CAP_SYS_ADMIN cannot be granted") {
 		t.Errorf("what cannot: %+v", p)
+	}
+}
+
+// lacking is a kernel without AF_XDP sockets.
+type lacking struct{ Kernel }
+
+func (lacking) ProbeXDP() error { return errors.New("kernel option CONFIG_XDP_SOCKETS") }
+
+// An image that takes frames by AF_XDP sockets is refused where none would come to them, with what to do, and all others are taken there.
+func TestImagesByXDPWantTheHostsKernel(t *testing.T) {
+	for name, c := range map[string]struct {
+		about  container.About
+		kernel Kernel
+		refuse string
+	}{
+		"on the host's kernel":   {container.About{Name: "native"}, fake.New(), ""},
+		"in a machine":           {container.About{Name: "kvm", Machine: true}, fake.New(), "a kernel of their own"},
+		"in one that is missing": {container.About{Name: api.RuntimeKVM}, fake.New(), "a kernel of their own"},
+		"a kernel without":       {container.About{Name: "native"}, lacking{fake.New()}, "CONFIG_XDP_SOCKETS"},
+	} {
+		a := &Agent{Options: Options{Host: "h1", Kernel: c.kernel}}
+		p := a.checkXDP(c.about, api.FunctionSpec{Image: "wire-xdp"}, image.Image{Contract: image.Contract{XDP: true}})
+		if (p != nil) != (c.refuse != "") || p != nil && (!strings.Contains(p.Message, c.refuse) || !strings.Contains(p.Message, "image wire-xdp") || p.Hint == "") {
+			t.Errorf("%s: %+v, want %q", name, p, c.refuse)
+		}
+		if p := a.checkXDP(c.about, api.FunctionSpec{Image: "wire"}, image.Image{}); p != nil {
+			t.Errorf("%s: another image: %+v", name, p)
+		}
+	}
+}
+
+// Ports carry what endpoints can send, but those of a function by AF_XDP no more than a program of XDP takes.
+func TestPortsByXDPAreBounded(t *testing.T) {
+	f := &function{a: &Agent{}}
+	for mtu, want := range map[int]int{1500: 1500, 3400: 3400, 9000: xdpMTU} {
+		f.a.mtu.Store(int64(mtu))
+		if got := f.portMTU(attachment{xdp: true}); got != want {
+			t.Errorf("endpoints of %d: %d, want %d", mtu, got, want)
+		}
+		if got := f.portMTU(attachment{}); got != mtu {
+			t.Errorf("endpoints of %d, another function: %d", mtu, got)
+		}
 	}
 }
 

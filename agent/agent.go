@@ -51,6 +51,10 @@ type Kernel interface {
 	Link(space, name string) (netns.Link, error)
 	// Links lists the host's links whose alias begins with prefix.
 	Links(prefix string) ([]netns.Link, error)
+	// Finish has the kernel finish each frame before a link of the host sends it; see netns.Space.Finish.
+	Finish(link string) error
+	// ProbeXDP tells why functions can have no AF_XDP sockets here; nil: they can.
+	ProbeXDP() error
 	// Received counts the packets that came in by a link of the host.
 	Received(link string) (uint64, error)
 	// LearningBridge is the bridge of a namespace that joins two links and learns addresses; "" none.

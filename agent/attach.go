@@ -34,6 +34,7 @@ const socketDir = "/run/weir"
 type attachment struct {
 	tap, speaks bool
 	settles     bool
+	xdp         bool // takes frames by AF_XDP sockets
 	exports     bool // flows, to the host's collector
 	forwarder   string
 	onFail      api.OnFail
@@ -200,6 +201,7 @@ func (f *function) attachment(want api.Function, img image.Image) attachment {
 		next.forwarder = ""
 	}
 	next.settles = img.Contract.Settles && f.a.Switch.Abilities().Settles
+	next.xdp = img.Contract.XDP
 	next.exports = img.Contract.IPFIX && f.a.Collector.IsValid()
 	return next
 }
@@ -228,16 +230,23 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	if kind != portkind.Veth {
 		return ports, fmt.Errorf("function %s: this agent makes no ports of kind %s", f.name, kind)
 	}
-	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks, Settles: next.settles}
+	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks, Settles: next.settles, Whole: next.xdp}
 	if sw.Probe, err = f.a.probes.Addresses(f.name); err != nil {
 		return ports, err
 	}
 	if next.onFail == api.OnFailBypass {
 		sw.OnFail = datapath.FailBypass
 	}
-	f.mtu = f.a.portMTU()
+	f.mtu = f.portMTU(next)
 	if err := f.a.boxes.Plug(b, next.tap, f.mtu); err != nil {
 		return ports, err
+	}
+	if next.xdp { // nothing of a frame that is left to others comes through such a socket
+		for _, side := range flow.SidesOf(next.tap) {
+			if err := f.a.Kernel.Finish(f.a.boxes.Link(b, side)); err != nil {
+				return ports, err
+			}
+		}
 	}
 	if next.tap {
 		sw.Tap = f.a.boxes.Link(b, flow.Tap)
@@ -246,7 +255,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 		sw.InPeer, sw.OutPeer = flow.In.String(), flow.Out.String()
 	}
 	if ports, err = f.a.Switch.AddFunction(ctx, sw); err == nil {
-		err = f.hear(name, b, next.settles)
+		err = f.hear(name, b, next.settles, next.xdp)
 		f.sendFlows(next.exports)
 	}
 	return ports, err

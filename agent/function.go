@@ -19,6 +19,7 @@ import (
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/settle"
 	"weir.dev/weir/agent/socket"
+	"weir.dev/weir/agent/xdp"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
@@ -53,12 +54,12 @@ type function struct {
 	left     time.Time // since when it is forgotten
 	keptTold bool      // that it is forgotten and still here
 	seen     view
-	adopted  int                     // PID that ran when this agent started, 0 none
-	links    [flow.Sides]string      // the switch-side links it may have
-	cid      string                  // id of its container, "" none
-	spaces   map[string]settle.Space // of instances that may settle flows, by the switch's name
-	metrics  *metrics.Server         // nil: not listening
-	place    string                  // what the switch's name of it has behind its own: "" or second
+	adopted  int                // PID that ran when this agent started, 0 none
+	links    [flow.Sides]string // the switch-side links it may have
+	cid      string             // id of its container, "" none
+	homes    map[string]home    // of instances that may settle flows or hand over AF_XDP sockets, by the switch's name
+	metrics  *metrics.Server    // nil: not listening
+	place    string             // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
 	have      container.State // "" no container
@@ -74,6 +75,7 @@ type function struct {
 	mtu       int            // of its ports
 	events    *socket.HTTP   // nil: not listening
 	settler   *settle.Server // nil: not listening
+	xdp       *xdp.Server    // the same
 	exports   *ipfix.Relay   // nil: not listening
 	alive     bool           // the data plane was told Up
 	crashes   int
@@ -579,8 +581,9 @@ func (f *function) setNumbers(m *metrics.Server) {
 func (f *function) stopSockets() {
 	f.events.Close()
 	f.settler.Close()
+	f.xdp.Close()
 	f.exports.Close()
 	f.numbers().Close()
-	f.events, f.settler, f.exports = nil, nil, nil
+	f.events, f.settler, f.xdp, f.exports = nil, nil, nil, nil
 	f.setNumbers(nil)
 }

@@ -40,9 +40,21 @@ func tunnelMTU(want share) int {
 // portMTU of functions.
 func (a *Agent) portMTU() int { return max(int(a.mtu.Load()), api.DefaultMTU) }
 
+// xdpMTU is what ports carry at most whose frames a program of XDP leads into sockets: a frame and what belongs to it has to fit into one page (a veth takes 3506 on
+// amd64). Longer frames are dropped before the function, and counted.
+const xdpMTU = 3400
+
+// portMTU of the function, if it is joined so.
+func (f *function) portMTU(how attachment) int {
+	if how.xdp {
+		return min(f.a.portMTU(), xdpMTU)
+	}
+	return f.a.portMTU()
+}
+
 // resize makes the function's ports carry what they have to, on both sides, while they are in use.
 func (f *function) resize() error {
-	mtu := f.a.portMTU()
+	mtu := f.portMTU(f.attached)
 	if !f.attached.done || f.mtu == mtu {
 		return nil
 	}

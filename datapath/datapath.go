@@ -94,8 +94,10 @@ type Function struct {
 	Forwarder string        // "" the function forwards by itself; else one of the switch's Abilities.Forwarders does, inside the namespace
 	Speaks    bool          // contract: frames that the function's own interfaces originate may leave
 	Settles   bool          `json:",omitempty"` // contract: it may settle flows, where the switch can (Settler)
-	OnFail    OnFail
-	MACs      [flow.Sides]flow.MAC `json:",omitzero"` // of its own interfaces, where they are not links of this kernel
+	// Whole: every frame goes through its links' own queues, so that their features finish it (netns.Space.Finish); no shorter way into the namespace is taken.
+	Whole  bool `json:",omitempty"`
+	OnFail OnFail
+	MACs   [flow.Sides]flow.MAC `json:",omitzero"` // of its own interfaces, where they are not links of this kernel
 	// Probe: the addresses of the function's probe frames. Zero: the switch draws some, and keeps them.
 	Probe ProbeAddresses `json:",omitzero"`
 }

@@ -21,6 +21,7 @@ const labelPrefix = "weir."
 
 var knownLabels = []string{
 	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelIPFIX, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
+	LabelXDP,
 }
 
 // fields that weir.rewrites may name.
@@ -86,6 +87,12 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch hands everything on (label %s); there is nothing to settle",
 			LabelSettles, c.Forwarder, LabelForwarder)
 	}
+	if c.XDP, err = boolLabel(labels, LabelXDP); err != nil {
+		return Contract{}, err
+	}
+	if c.XDP && c.Forwarder != "" {
+		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch takes all frames (label %s); none comes to a socket", LabelXDP, c.Forwarder, LabelForwarder)
+	}
 	for key, command := range map[string]*[]string{LabelReload: &c.Reload, LabelExport: &c.Export, LabelImport: &c.Import} {
 		if *command, err = commandLabel(labels, key); err != nil {
 			return Contract{}, err
@@ -99,6 +106,9 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		if !slices.Contains(grantable, name) {
 			return Contract{}, fmt.Errorf("label %s: %q cannot be granted, want some of %s", LabelCapabilities, name, strings.Join(grantable, ", "))
 		}
+	}
+	if c.XDP && !slices.Contains(c.Capabilities, socketCapability) {
+		return Contract{}, fmt.Errorf("label %s=true: its sockets want %s: name it in the label %s", LabelXDP, socketCapability, LabelCapabilities)
 	}
 	if s := labels[LabelConfigSchema]; s != "" {
 		c.ConfigSchema = json.RawMessage(s)
@@ -132,6 +142,9 @@ func (c Contract) Refused(allow []string, bounded bool) (refused []string) {
 // own are the capabilities that an image may ask for where a user namespace bounds them: they count in the function's network namespace alone. All others count only
 // by the operator's word, and so do these without user namespaces.
 var own = []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}
+
+// socketCapability is what the kernel wants of who makes an AF_XDP socket, in the network namespace where that is.
+const socketCapability = "CAP_NET_RAW"
 
 // grantable are the capabilities that an image may ask for. What would let a function out of its container is not among them.
 var grantable = []string{

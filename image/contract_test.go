@@ -42,6 +42,11 @@ func TestParseContract(t *testing.T) {
 		"settles flows":      {labels: map[string]string{LabelSettles: "true"}, want: Contract{Settles: true}},
 		"settles, rewrites":  {labels: map[string]string{LabelSettles: "true", LabelRewrites: "src-ip"}, want: Contract{Settles: true, Rewrites: []string{"src-ip"}}},
 		"settles, forwarder": {labels: map[string]string{LabelSettles: "true", LabelForwarder: "wire"}, err: "nothing to settle"},
+		"by AF_XDP":          {labels: map[string]string{LabelXDP: "true", LabelCapabilities: "CAP_NET_RAW"}, want: Contract{XDP: true, Capabilities: []string{"CAP_NET_RAW"}}},
+		"a tap by AF_XDP":    {labels: map[string]string{LabelXDP: "true", LabelPorts: "tap", LabelCapabilities: "CAP_NET_RAW"}, want: Contract{Tap: true, XDP: true, Capabilities: []string{"CAP_NET_RAW"}}},
+		"AF_XDP, no rights":  {labels: map[string]string{LabelXDP: "true", LabelCapabilities: "CAP_NET_ADMIN"}, err: "want CAP_NET_RAW"},
+		"AF_XDP, forwarder":  {labels: map[string]string{LabelXDP: "true", LabelForwarder: "wire", LabelCapabilities: "CAP_NET_RAW"}, err: "none comes to a socket"},
+		"AF_XDP, perhaps":    {labels: map[string]string{LabelXDP: "1"}, err: LabelXDP},
 		"takes a config, hands over": {
 			labels: map[string]string{LabelReload: "/bin/f reload", LabelExport: " /bin/f  export ", LabelImport: "/bin/f import"},
 			want:   Contract{Reload: []string{"/bin/f", "reload"}, Export: []string{"/bin/f", "export"}, Import: []string{"/bin/f", "import"}},

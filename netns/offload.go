@@ -2,6 +2,8 @@ package netns
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"weir.dev/weir/netns/ethtool"
 )
@@ -34,21 +36,32 @@ func (s *Space) Coalescing(link string) (on bool, err error) {
 
 // SetCoalescing switches it on or off, those features that the interface can change.
 func (s *Space) SetCoalescing(link string, on bool) error {
-	return s.setFeatures(link, coalescing[:], on)
+	return s.setFeatures(link, on, func(name string) bool { return slices.Contains(coalescing[:], name) })
 }
 
 // Offloads switches checksum and segmentation offload of an interface on or off, those features that it can change.
-func (s *Space) Offloads(link string, on bool) error { return s.setFeatures(link, offloads[:], on) }
+func (s *Space) Offloads(link string, on bool) error {
+	return s.setFeatures(link, on, func(name string) bool { return slices.Contains(offloads[:], name) })
+}
 
-func (s *Space) setFeatures(link string, names []string, on bool) error {
+// Finish has the kernel finish each frame before an interface sends it: segments are cut, of tunnels and lists of fragments, too, checksums are computed and VLAN
+// tags, which a sender may leave beside the frame, are in it. Those features go off that the interface can change.
+func (s *Space) Finish(link string) error {
+	return s.setFeatures(link, false, func(name string) bool {
+		return strings.HasPrefix(name, "tx-") && (strings.HasSuffix(name, "-segmentation") || strings.HasPrefix(name, "tx-checksum") || name == "tx-gso-list" ||
+			strings.HasPrefix(name, "tx-vlan-") && strings.HasSuffix(name, "hw-insert"))
+	})
+}
+
+func (s *Space) setFeatures(link string, on bool, ours func(name string) bool) error {
 	err := s.Do(func() error {
 		have, err := ethtool.Features(link)
 		if err != nil {
 			return err
 		}
 		change := map[string]bool{}
-		for _, name := range names {
-			if f := have[name]; f.Changeable && f.Active != on {
+		for name, f := range have {
+			if f.Changeable && f.Active != on && ours(name) {
 				change[name] = on
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/netns/ethtool"
 )
 
 func options() VethOptions {
@@ -323,6 +325,44 @@ func TestOffloadsGoOffAndOn(t *testing.T) {
 		}
 	}
 	if err := peer.Offloads("none", false); err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("a missing link: %v", err)
+	}
+}
+
+// A link that finishes frames leaves nothing of them to others. Package datapath/suite sends some (testWhole).
+func TestALinkFinishesFrames(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	if _, err := host.Veth(peer, options()); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-generic-segmentation", "tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"}
+	active := func() (on []string) {
+		t.Helper()
+		if err := host.Do(func() error {
+			have, err := ethtool.Features(options().HostName)
+			for _, name := range names {
+				if have[name].Active {
+					on = append(on, name)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return on
+	}
+	if on := active(); len(on) != len(names) {
+		t.Fatalf("a new link has only %v", on)
+	}
+	for range 2 {
+		if err := host.Finish(options().HostName); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if on := active(); len(on) > 0 {
+		t.Errorf("still on: %v", on)
+	}
+	if err := host.Finish("none"); err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("a missing link: %v", err)
 	}
 }

@@ -80,7 +80,22 @@ func (f *Function) join(space string, side flow.Side, addresses []netip.Prefix) 
 	if _, err := netns.Veth(space, f.box.Net(), pair); err != nil {
 		return err
 	}
+	if err := f.finish(space, Station); err != nil {
+		return err
+	}
 	return address(space, addresses)
+}
+
+// finish has frames to the function finished by a link that leads there, if it takes them by AF_XDP sockets, as the agent does.
+func (f *Function) finish(space, link string) error {
+	if !f.Image.Contract.XDP {
+		return nil
+	}
+	at, err := netns.At(space)
+	if err != nil {
+		return err
+	}
+	return errors.Join(at.Finish(link), at.Close())
 }
 
 // portIndex are the interface indexes in the function's namespace; see package sandbox.
@@ -93,6 +108,9 @@ func (f *Function) joinTap(e Ends, s Stations) error {
 	}
 	home := homeOf(f.inst).path
 	ports := []string{f.boxes.Link(f.box, flow.Tap)}
+	if err := f.finish(home, ports[0]); err != nil {
+		return err
+	}
 	for _, end := range []struct {
 		space     string
 		addresses []netip.Prefix

@@ -25,6 +25,7 @@ import (
 	"weir.dev/weir/agent/kernel"
 	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/agent/socket"
+	"weir.dev/weir/agent/xdp"
 	"weir.dev/weir/api"
 	"weir.dev/weir/bpf"
 	"weir.dev/weir/container"
@@ -87,6 +88,7 @@ type Function struct {
 	about   container.About
 	spec    container.Spec
 	events  *socket.HTTP
+	xdp     *xdp.Server // of an image that hands AF_XDP sockets over
 	wire    io.Closer
 	probe   datapath.ProbeAddresses
 	stop    context.CancelFunc // of what watches it
@@ -164,6 +166,9 @@ func (f *Function) check() error {
 	}
 	if want := f.Image.Contract.Forwarder; want != "" && want != datapath.Wire {
 		return fmt.Errorf("image %s wants the forwarder %s: %w: here is %s", f.o.Image, want, datapath.ErrUnsupported, datapath.Wire)
+	}
+	if f.Image.Contract.XDP && f.about.Machine {
+		return fmt.Errorf("image %s takes frames by AF_XDP sockets of this machine's kernel: %w: functions in the runtime %s have a kernel of their own", f.o.Image, datapath.ErrUnsupported, f.Runtime)
 	}
 	return f.checkCapabilities()
 }
@@ -257,7 +262,14 @@ func (f *Function) writeConfig() error {
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), name, f.raise)
+	if f.events, err = events.Serve(f.path("events.new"), f.path("run", "events.sock"), name, f.raise); err != nil || !f.Image.Contract.XDP {
+		return err
+	}
+	own, err := socket.SpaceAt(f.box.Net())
+	if err != nil {
+		return err
+	}
+	f.xdp, err = xdp.Serve(f.path("xdp.new"), f.path("run", "xdp.sock"), func(s socket.Space) (string, bool) { return f.box.Net(), s == own })
 	return err
 }
 
@@ -373,6 +385,7 @@ func (f *Function) Close() error {
 		f.stop()
 	}
 	f.events.Close()
+	f.xdp.Close()
 	f.closePorts()
 	var errs []error
 	if f.wire != nil {

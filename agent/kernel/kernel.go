@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"weir.dev/weir/bpf/xsk"
 	"weir.dev/weir/netns"
 )
 
@@ -100,6 +101,14 @@ func (Host) SetMTU(space string, mtu int, pairs map[string]string) error {
 		return nil
 	})
 }
+
+// Finish has the kernel finish each frame before a link of the host sends it; see netns.Space.Finish.
+func (Host) Finish(link string) error {
+	return at("", func(host *netns.Space) error { return host.Finish(link) })
+}
+
+// ProbeXDP tells why functions can have no AF_XDP sockets; nil: they can.
+func (Host) ProbeXDP() error { return xsk.Supported() }
 
 // Received counts the packets that came in by a link of the host.
 func (Host) Received(link string) (n uint64, err error) {

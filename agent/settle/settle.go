@@ -7,14 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"weir.dev/weir/agent/socket"
@@ -36,107 +31,34 @@ const (
 	answerNotGiven = "not-given" // the function has not been given the flow lately
 )
 
-// Space is a network namespace.
-type Space struct{ dev, ino uint64 }
-
-// SpaceAt a path, such as /proc/PID/ns/net.
-func SpaceAt(path string) (Space, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return Space{}, err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return Space{}, fmt.Errorf("%s: %w", path, fs.ErrInvalid)
-	}
-	return Space{uint64(st.Dev), st.Ino}, nil //nolint:unconvert // 32 bits on some architectures
-}
-
 // Server of one function's lines.
 type Server struct {
-	ctx      context.Context
-	stop     context.CancelFunc
-	l        *net.UnixListener
-	path     string
+	all      *socket.Conversations
 	to       datapath.Settler
-	instance func(Space) (string, bool)
-	done     sync.WaitGroup
+	instance func(socket.Space) (string, bool)
 	rate     *rate.Limiter
-
-	slots chan struct{} // taken by connections
-	mu    sync.Mutex
-	open  map[*net.UnixConn]bool
 }
 
 // Serve listens at path, which is made at fresh, in the same file system. instance gives the switch's name of the function's instance whose ports are
 // in a network namespace.
-func Serve(fresh, path string, to datapath.Settler, instance func(Space) (string, bool)) (*Server, error) {
-	l, err := socket.Listen(fresh, path)
-	if err != nil {
+func Serve(fresh, path string, to datapath.Settler, instance func(socket.Space) (string, bool)) (s *Server, err error) {
+	s = &Server{to: to, instance: instance, rate: rate.NewLimiter(rate.Every(perLine), burst)}
+	if s.all, err = socket.Converse(fresh, path, conns, s.serve); err != nil {
 		return nil, err
 	}
-	s := &Server{l: l, path: path, to: to, instance: instance, rate: rate.NewLimiter(rate.Every(perLine), burst), slots: make(chan struct{}, conns),
-		open: map[*net.UnixConn]bool{}}
-	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.done.Go(s.accept)
 	return s, nil
 }
 
 // Close ends it; no line has an effect afterwards. A Server that is nil is closed already.
 func (s *Server) Close() {
-	if s == nil {
-		return
-	}
-	s.stop()
-	_ = s.l.Close()
-	s.mu.Lock()
-	for c := range s.open {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
-	s.done.Wait()
-	_ = os.Remove(s.path)
-}
-
-func (s *Server) accept() {
-	for {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.ctx.Done():
-			return
-		}
-		c, err := s.l.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			<-s.slots
-			select { // no descriptor is left: the connections that there are may end
-			case <-s.ctx.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
-			continue
-		}
-		s.mu.Lock()
-		s.open[c] = true
-		s.mu.Unlock()
-		s.done.Go(func() {
-			s.serve(c)
-			_ = c.Close()
-			s.mu.Lock()
-			delete(s.open, c)
-			s.mu.Unlock()
-			<-s.slots
-		})
+	if s != nil {
+		s.all.Close()
 	}
 }
 
 // serve answers line by line, and sends what has gathered when no further line is there.
-func (s *Server) serve(c *net.UnixConn) {
-	if s.ctx.Err() != nil {
-		return
-	}
-	from, err := speaker(c)
+func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
+	from, err := socket.SpaceOf(c)
 	r, w := bufio.NewReader(c), bufio.NewWriter(c)
 	for {
 		line, readErr := r.ReadSlice('\n')
@@ -146,18 +68,18 @@ func (s *Server) serve(c *net.UnixConn) {
 			return
 		}
 		heard := time.Now()
-		if len(line) > 0 && s.rate.Wait(s.ctx) == nil {
+		if len(line) > 0 && s.rate.Wait(ctx) == nil {
 			text := ""
 			if err != nil {
 				text = "error: " + err.Error()
 			} else {
-				text = s.carryOut(from, string(line), heard)
+				text = s.carryOut(ctx, from, string(line), heard)
 			}
 			if !s.answer(c, w, text) {
 				return
 			}
 		}
-		if readErr != nil || s.ctx.Err() != nil {
+		if readErr != nil || ctx.Err() != nil {
 			_ = w.Flush()
 			return
 		}
@@ -176,7 +98,7 @@ func (s *Server) answer(c *net.UnixConn, w *bufio.Writer, text string) bool {
 }
 
 // carryOut a line that was heard at a time, and say what became of it.
-func (s *Server) carryOut(from Space, line string, heard time.Time) string {
+func (s *Server) carryOut(ctx context.Context, from socket.Space, line string, heard time.Time) string {
 	v, reset, err := Parse(line)
 	v.Heard = heard
 	if err != nil {
@@ -186,7 +108,7 @@ func (s *Server) carryOut(from Space, line string, heard time.Time) string {
 	if !there {
 		return "error: this process is not in the network namespace of an instance that has ports now"
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, patient)
+	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
 	n := 0
 	if reset {
@@ -203,20 +125,4 @@ func (s *Server) carryOut(from Space, line string, heard time.Time) string {
 		return "error: " + err.Error()
 	}
 	return fmt.Sprintf("ok %d", n)
-}
-
-// speaker is the network namespace of the process that connected.
-func speaker(c *net.UnixConn) (Space, error) {
-	conn, err := c.SyscallConn()
-	if err != nil {
-		return Space{}, err
-	}
-	var cred *unix.Ucred
-	if e := conn.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
-		return Space{}, e
-	}
-	if err != nil {
-		return Space{}, fmt.Errorf("who speaks: %w", err)
-	}
-	return SpaceAt(fmt.Sprintf("/proc/%d/ns/net", cred.Pid))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"weir.dev/weir/agent/socket"
 	"weir.dev/weir/datapath"
 )
 
@@ -138,7 +139,7 @@ func (s *table) answers(err error) {
 	s.err = err
 }
 
-func serve(t *testing.T, to datapath.Settler, instance func(Space) (string, bool)) (*Server, string) {
+func serve(t *testing.T, to datapath.Settler, instance func(socket.Space) (string, bool)) (*Server, string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "settle.sock")
@@ -179,8 +180,8 @@ const line = "pass udp 10.9.0.1:4000 10.9.0.2:7"
 
 func TestLinesAreCarriedOutAndAnswered(t *testing.T) {
 	to := &table{}
-	_, path := serve(t, to, func(s Space) (string, bool) {
-		own, err := SpaceAt("/proc/self/ns/net")
+	_, path := serve(t, to, func(s socket.Space) (string, bool) {
+		own, err := socket.SpaceAt("/proc/self/ns/net")
 		return "fw~", err == nil && s == own
 	})
 	c, r := dial(t, path)
@@ -210,7 +211,7 @@ func TestLinesAreCarriedOutAndAnswered(t *testing.T) {
 
 // What ends without a newline is a line, too: printf.
 func TestTheLastLineNeedsNoEnd(t *testing.T) {
-	_, path := serve(t, &table{}, func(Space) (string, bool) { return "fw", true })
+	_, path := serve(t, &table{}, func(socket.Space) (string, bool) { return "fw", true })
 	c, r := dial(t, path)
 	if _, err := c.Write([]byte(line)); err != nil {
 		t.Fatal(err)
@@ -227,8 +228,8 @@ func TestTheLastLineNeedsNoEnd(t *testing.T) {
 func TestOnlyTheInstanceSpeaks(t *testing.T) {
 	to := &table{}
 	var mu sync.Mutex
-	now := Space{}
-	_, path := serve(t, to, func(s Space) (string, bool) {
+	now := socket.Space{}
+	_, path := serve(t, to, func(s socket.Space) (string, bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		return "fw", s == now
@@ -237,7 +238,7 @@ func TestOnlyTheInstanceSpeaks(t *testing.T) {
 	if got := say(t, c, r, line); !strings.Contains(got, "not in the network namespace") {
 		t.Error(got)
 	}
-	own, err := SpaceAt("/proc/self/ns/net")
+	own, err := socket.SpaceAt("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +249,7 @@ func TestOnlyTheInstanceSpeaks(t *testing.T) {
 		t.Error(got)
 	}
 	mu.Lock()
-	now = Space{}
+	now = socket.Space{}
 	mu.Unlock()
 	if got := say(t, c, r, "reset"); !strings.Contains(got, "not in the network namespace") {
 		t.Error(got)
@@ -263,7 +264,7 @@ func TestOnlyTheInstanceSpeaks(t *testing.T) {
 // Long lines, many lines that nobody waits for, and many connections take a bounded part of the agent, and others are served afterwards.
 func TestWhatAFunctionSaysIsBounded(t *testing.T) {
 	to := &table{}
-	s, path := serve(t, to, func(Space) (string, bool) { return "fw", true })
+	s, path := serve(t, to, func(socket.Space) (string, bool) { return "fw", true })
 	c, r := dial(t, path)
 	if got := say(t, c, r, strings.Repeat("x", maxLine)); !strings.Contains(got, "longer than") {
 		t.Error(got)

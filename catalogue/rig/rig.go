@@ -467,9 +467,9 @@ func (s *Station) Cut() {
 
 // WiresPass runs the function of the folder, which is a wire, and sends through it: random frames of many kinds from so many bytes on, both ways, and a TCP
 // connection that carries 8 MiB and back. SIGTERM ends it.
-func WiresPass(t *testing.T, r *Rig, least int) {
+func WiresPass(t *testing.T, r *Rig, least int, args ...string) {
 	t.Helper()
-	p := r.Start(Program(t), "-probe", WriteProbe(t, t.TempDir()))
+	p := r.Start(Program(t), append([]string{"-probe", WriteProbe(t, t.TempDir())}, args...)...)
 	p.Await("in force")
 	Eventually(t, "frames pass", func() bool {
 		r.Client.Send(Probe(0))

@@ -110,10 +110,10 @@ func (s *ports) value(p *port) bpf.SteerPort {
 		}
 		return v
 	}
-	if p.Veth {
+	fn := s.fns[p.functionName()]
+	if p.Veth && (fn == nil || !fn.F.Whole) {
 		v.Flags |= portPeer
 	}
-	fn := s.fns[p.functionName()]
 	if fn == nil {
 		return v
 	}

@@ -1,7 +1,7 @@
 // Package fake is a host's switch in memory, for tests of what drives switches: package flow's reference switch behind the contract of package datapath. It
 // needs no kernel and no rights. Frames enter by Send; functions forward as wires, unless told otherwise.
 //
-// It passes datapath/suite where its links are plugged into real ones, but for four cases that need a kernel; its test lists them.
+// It passes datapath/suite where its links are plugged into real ones, but for five cases that need a kernel; its test lists them.
 package fake
 
 import (

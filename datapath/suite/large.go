@@ -16,7 +16,7 @@ func testTooLarge(t *testing.T, open Factory) {
 		return
 	}
 	alice, bob, carol := r.Station("alice"), r.Station("bob"), r.Station("carol")
-	fn, mon := r.Inline(datapath.Function{Name: "f"}), r.Tap("mon")
+	fn, whole, mon := r.Inline(datapath.Function{Name: "f"}), r.Inline(datapath.Function{Name: "whole", Whole: true}), r.Tap("mon")
 	for _, st := range []*Station{alice, bob} {
 		for _, err := range []error{r.Host.SetMTU(st.E.Link, 9000), st.NS.SetMTU("eth0", 9000)} {
 			must(t, err)
@@ -32,6 +32,7 @@ func testTooLarge(t *testing.T, open Factory) {
 	}{
 		{"function/mon/tap", mon.Sockets["tap"], flow.Action{Clones: flow.Clones(mon.Ports.Tap), Op: flow.Output, Port: bob.Port}},
 		{"function/f/in", fn.Sockets["in"], flow.Action{Op: flow.Output, Port: fn.Ports.In}},
+		{"function/whole/in", whole.Sockets["in"], flow.Action{Op: flow.Output, Port: whole.Ports.In}},
 		{"endpoint/carol", carol.Socket, flow.Action{Op: flow.Output, Port: carol.Port}},
 		{"endpoint/bob", bob.Socket, flow.Action{Op: flow.Output, Port: bob.Port}},
 	} {

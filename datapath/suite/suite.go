@@ -36,6 +36,7 @@ func RunBut(t *testing.T, open Factory, without map[string]string) {
 		{"tiny fragments", testTiny},
 		{"counters of ports", testPortCounters},
 		{"frames larger than a port", testTooLarge},
+		{"frames into a function that wants them whole", testWhole},
 		{"rules of a thousand shapes", testShapes},
 		{"random rules and frames", testRandom},
 		{"settled flows", testSettled},

@@ -53,6 +53,7 @@ var cases = map[string]capture{
 	"wire/test/frames":        allKinds,
 	"wire-bridge/test/frames": allKinds,
 	"wire-packet/test/frames": allKinds,
+	"wire-xdp/test/frames":    allKinds,
 	"firewall/test/services": talk( // that it allows tcp/80 and udp/53
 		"> tcp 10.0.0.1:4000 10.0.0.2:80 syn",
 		"< tcp 10.0.0.2:80 10.0.0.1:4000 syn ack=2",

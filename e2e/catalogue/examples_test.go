@@ -26,7 +26,7 @@ func TestExamplesOfREADMEs(t *testing.T) {
 				image string
 				does  func(context.Context, *testing.T, *rig.Rig, family)
 			}{
-				{"wire", wires}, {"wire-bridge", wires}, {"wire-packet", wires}, {"firewall", allows}, {"monitor", tells}, {"shaper", bounds},
+				{"wire", wires}, {"wire-bridge", wires}, {"wire-packet", wires}, {"wire-xdp", wires}, {"firewall", allows}, {"monitor", tells}, {"shaper", bounds},
 			} {
 				t.Run(x.image, func(t *testing.T) {
 					r.MustApply(ctx, t, r.DualEndpoints()+example(t, x.image), "--prune")

@@ -21,13 +21,14 @@ func TestWiresInAChain(t *testing.T) {
   a: {image: wire-bridge}
   b: {image: wire-packet}
   c: {image: wire}
+  d: {image: wire-xdp}
 chains:
   w: %s
 policies:
   p: {from: alice, to: bob, match: [icmp, tcp, udp], chain: w}
 `, path)
 			}
-			r.MustApply(ctx, t, document("a | b | c"))
+			r.MustApply(ctx, t, document("a | b | d | c"))
 			if rate, err := stream(ctx, r, rig.BobAddr); err != nil || rate == 0 {
 				t.Fatal(rate, err)
 			}
@@ -39,12 +40,12 @@ policies:
 				if err != nil {
 					t.Fatal(err)
 				}
-				r.MustApply(ctx, t, document("b | a | c"))
+				r.MustApply(ctx, t, document("d | b | a | c"))
 				if o, err := s.Stop(); err != nil || o.Lost > 0 || o.Received == 0 {
 					t.Errorf("datagrams: %+v, %v", o, err)
 				}
 			})
-			for _, name := range []string{"a", "b"} {
+			for _, name := range []string{"a", "b", "d"} {
 				var f api.Function
 				if err := r.Get(ctx, &f, "function", name); err != nil || f.Status.Restarts != 0 || f.Status.State != api.FunctionStarted {
 					t.Errorf("%s: %+v, %v", name, f.Status, err)

@@ -45,6 +45,7 @@ var (
 	ofManager  = expected{`unix RUN/api\.sock`: "the API's socket", `unix RUN/etcd/client`: "the store"}
 	ofHost     = expected{`unix RUN/functions/[a-z0-9]+/run/events\.sock`: "a function's events", `unix RUN/functions/[a-z0-9]+/run/metrics\.sock`: "its metrics", `packet`: "frames"}
 	ofFirewall = expected{`unix RUN/functions/fw/run/settle\.sock`: "flows that it settles"} // where the switch settles
+	ofXDP      = expected{`unix RUN/functions/x/run/xdp\.sock`: "AF_XDP sockets that it hands over"}
 	ofExporter = expected{`unix RUN/functions/mon/run/ipfix\.sock`: "flows that it exports"} // where the host has a collector
 	ofOVS      = expected{`unix RUN/ovs/.*`: "Open vSwitch"}
 	ofAgents   = expected{`tcp 10\.77\.0\.1:7412`: "agents"}
@@ -55,7 +56,7 @@ var (
 // TestEverySocketIsExpected lists the sockets of Weir's processes in each mode. There is none that is not documented, none is abstract, and others than root
 // reach no Unix socket.
 func TestEverySocketIsExpected(t *testing.T) {
-	chain := "functions:\n  fw: {image: firewall, config: {allow: [icmp]}}\n  w: {image: wire}\n  mon: {image: monitor}\nchains:\n  c: fw | w | tap:mon\npolicies:\n  p: {from: alice, to: bob, match: [icmp], chain: c}\n"
+	chain := "functions:\n  fw: {image: firewall, config: {allow: [icmp]}}\n  w: {image: wire}\n  x: {image: wire-xdp}\n  mon: {image: monitor}\nchains:\n  c: fw | w | x | tap:mon\npolicies:\n  p: {from: alice, to: bob, match: [icmp], chain: c}\n"
 	joined := []string{"--agents", managerAddr + ":7412", "--openflow", managerAddr + ":6653", "--underlay", "vxlan", "--underlay-address", managerAddr, "--host", "first"}
 	for _, c := range []struct {
 		name, verb string
@@ -63,12 +64,12 @@ func TestEverySocketIsExpected(t *testing.T) {
 		agent      []string // of a host that joins
 		want, host []expected
 	}{
-		{name: "all in one", verb: "up", want: []expected{ofAPI, ofManager, ofHost, ofFirewall}},
-		{name: "all in one, Open vSwitch", verb: "up", args: []string{"--switch", "ovs"}, want: []expected{ofAPI, ofManager, ofHost, ofOVS}},
-		{name: "without TCP", verb: "up", args: []string{"--listen", "none", "--collector", "127.0.0.1:4739"}, want: []expected{ofManager, ofHost, ofFirewall, ofExporter}},
+		{name: "all in one", verb: "up", want: []expected{ofAPI, ofManager, ofHost, ofFirewall, ofXDP}},
+		{name: "all in one, Open vSwitch", verb: "up", args: []string{"--switch", "ovs"}, want: []expected{ofAPI, ofManager, ofHost, ofXDP, ofOVS}},
+		{name: "without TCP", verb: "up", args: []string{"--listen", "none", "--collector", "127.0.0.1:4739"}, want: []expected{ofManager, ofHost, ofFirewall, ofXDP, ofExporter}},
 		{name: "manager only", verb: "manager", args: []string{"--agents", managerAddr + ":7412"}, want: []expected{ofAPI, ofManager, ofAgents}},
 		{name: "fabric, tunnels and a joined host", verb: "up", args: joined, agent: []string{"--underlay-address", hostAddr},
-			want: []expected{ofAPI, ofManager, ofHost, ofFirewall, ofAgents, ofOpenFlow, ofTunnels}, host: []expected{ofHost, ofTunnels}},
+			want: []expected{ofAPI, ofManager, ofHost, ofFirewall, ofXDP, ofAgents, ofOpenFlow, ofTunnels}, host: []expected{ofHost, ofTunnels}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, ctx := rig.Bare(t, rig.Options{Args: c.args})

@@ -2,7 +2,7 @@
 // catalogue: nobody needs them in production, and they want what `make peers` installs.
 //
 //	pcap-bridge   a bridge in user space by libpcap (pcap/bridge.c), static
-//	wire-xdp      a wire in user space by AF_XDP sockets (xsk), static. Weir grants CAP_BPF to no function: it runs outside of containers
+//	wire-xsk      the catalogue's wire-xdp, static, which leads frames into its sockets itself (xsk). Weir grants CAP_BPF to no function: it runs outside of containers
 //	testpmd       DPDK's testpmd of this machine, with the libraries and drivers that it needs
 //	socat         socat of this machine, with its libraries
 package main
@@ -82,8 +82,8 @@ func pcapBridge(ctx context.Context, from, work string) (image.Recipe, error) {
 // xsk is what is run outside of its image, as root: there it has what it needs.
 func xsk(from string) image.Recipe {
 	return image.Recipe{
-		Name: "wire-xdp", Tag: "1", Description: "Forwards every frame between its two ports unchanged, by AF_XDP sockets", Entrypoint: []string{"/usr/bin/wire-xdp"},
-		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN"), Files: []image.RecipeFileSpec{{To: "/usr/bin/wire-xdp", Go: filepath.Join(from, "xsk")}},
+		Name: "wire-xsk", Tag: "1", Description: "Forwards every frame between its two ports unchanged, by AF_XDP sockets", Entrypoint: []string{"/usr/bin/wire-xsk"},
+		Labels: labels("CAP_NET_RAW,CAP_NET_ADMIN"), Files: []image.RecipeFileSpec{{To: "/usr/bin/wire-xsk", Go: filepath.Join(from, "xsk")}},
 	}
 }
 

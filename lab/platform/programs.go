@@ -40,7 +40,7 @@ const socketsInside = "/run/vhost"
 const (
 	pcapImage    = "pcap-bridge"
 	packetImage  = "wire-packet"
-	xskImage     = "wire-xdp"
+	xskImage     = "wire-xsk"
 	testpmdImage = "testpmd"
 	testpmdHost  = "dpdk-testpmd"
 )
@@ -86,7 +86,7 @@ func packetFunction() function {
 	}}
 }
 
-// xskFunction is a wire in user space by AF_XDP sockets; see lab/functions. Only root of the machine may load its program.
+// xskFunction is a wire in user space by AF_XDP sockets; see lab/functions. It loads its program itself, which only root of the machine may.
 func xskFunction() function {
 	return function{name: byXSK, about: "a wire in user space by AF_XDP sockets (copy mode)", program: &program{
 		image: xskImage, whole: true, host: func(root string) (string, error) { return filepath.Join(root, "usr/bin", xskImage), nil }, inherent: copies(),

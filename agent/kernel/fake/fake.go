@@ -140,6 +140,17 @@ func (k *Kernel) Veth(space string, pairs ...netns.VethOptions) (made bool, err 
 	return made, nil
 }
 
+// Finish does nothing: no frames are in memory.
+func (k *Kernel) Finish(link string) error {
+	if !k.HasLink(link) {
+		return fmt.Errorf("%w: %s", netns.ErrNoLink, link)
+	}
+	return nil
+}
+
+// ProbeXDP says that functions can have AF_XDP sockets.
+func (k *Kernel) ProbeXDP() error { return nil }
+
 // Links lists the host's links by the beginning of their alias.
 func (k *Kernel) Links(prefix string) ([]netns.Link, error) {
 	k.mu.Lock()

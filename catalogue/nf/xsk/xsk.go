@@ -1,19 +1,27 @@
-package main
+// Package xsk hands frames on, unchanged, between two ports by AF_XDP sockets in copy mode over one memory. Who leads frames into the sockets is the caller's to say:
+// Lead asks the platform.
+//
+// It takes frames as they are on a wire, of at most MaxFrame bytes. AF_XDP has no description of what a sender on the same machine left to the hardware: longer frames
+// are dropped and counted, a checksum that is missing stays missing, and a VLAN tag beside the frame is lost.
+package xsk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Sizes. A frame of the memory that all sockets share holds one of the wire, with two VLAN tags; the kernel drops longer ones and counts them.
+// MaxFrame is the longest frame that is handed on: one of the usual MTU with two VLAN tags, and more. The kernel keeps the rest of a frame's memory, XDP_PACKET_HEADROOM.
+const MaxFrame = frameSize - 256
+
+// Sizes. All sockets share the memory, which the kernel counts as locked.
 const (
 	frameSize = 2048
 	ringSize  = 1024                          // of each of a socket's rings, a power of two
@@ -50,21 +58,18 @@ type socket struct {
 	received               atomic.Uint64 // frames that were handed on
 }
 
-// wire is both sockets over one memory, and the programs that lead frames into them.
-type wire struct {
+// Wire is both sockets over one memory.
+type Wire struct {
 	umem    []byte
 	sockets [2]*socket
-	program [2]*ebpf.Program
-	sock    [2]*ebpf.Map
-	links   [2]netlink.Link
 }
 
-// openWire of the ports in and out. Frames that come from now on wait for run.
-func openWire(in, out string) (_ *wire, err error) {
-	w := &wire{}
+// Open the sockets of the ports in and out. Frames that are led there from now on wait for Run.
+func Open(in, out string) (_ *Wire, err error) {
+	w := &Wire{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, w.close())
+			err = errors.Join(err, w.Close())
 		}
 	}()
 	if w.umem, err = unix.Mmap(-1, 0, memory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
@@ -79,7 +84,7 @@ func openWire(in, out string) (_ *wire, err error) {
 }
 
 // open the socket of a port. The second one shares the first one's memory.
-func (w *wire) open(i int, name string) error {
+func (w *Wire) open(i int, name string) error {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
 		return err
@@ -93,7 +98,7 @@ func (w *wire) open(i int, name string) error {
 	if i == 0 {
 		reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&w.umem[0]))), Len: memory, Size: frameSize}
 		if err := setsockopt(fd, unix.XDP_UMEM_REG, unsafe.Pointer(&reg), unsafe.Sizeof(reg)); err != nil {
-			return fmt.Errorf("register %d bytes: %w (capability CAP_IPC_LOCK)", memory, err)
+			return fmt.Errorf("register %d bytes: %w (%s)", memory, err, locked())
 		}
 	}
 	for _, option := range []int{unix.XDP_RX_RING, unix.XDP_TX_RING, unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
@@ -112,10 +117,30 @@ func (w *wire) open(i int, name string) error {
 	if i > 0 {
 		a.Flags, a.SharedUmemFD = unix.XDP_SHARED_UMEM, uint32(w.sockets[0].fd) // it copies as the first one
 	}
-	if err := unix.Bind(fd, a); err != nil {
+	if err := bind(fd, a); err != nil {
 		return fmt.Errorf("bind AF_XDP: %w", err)
 	}
-	return w.lead(i, name)
+	return nil
+}
+
+// bind waits a while for the socket of a process that has just ended: the kernel gives its queue free some time later.
+func bind(fd int, a unix.Sockaddr) error {
+	for deadline := time.Now().Add(freed); ; time.Sleep(freed / 100) {
+		if err := unix.Bind(fd, a); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+const freed = 2 * time.Second
+
+// locked says how much memory may be.
+func locked() string {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("of locked memory %d bytes are allowed, RLIMIT_MEMLOCK", l.Cur)
 }
 
 func setsockopt(fd, option int, p unsafe.Pointer, size uintptr) error {
@@ -156,52 +181,22 @@ func (s *socket) mapRings() error {
 	return nil
 }
 
-// lead what comes in at a port into its socket, by a program of six instructions. What has no socket passes to the kernel.
-func (w *wire) lead(i int, name string) (err error) {
-	if w.sock[i], err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1}); err != nil {
-		return fmt.Errorf("make the map of sockets: %w (capability CAP_BPF, outside of user namespaces)", err)
-	}
-	if err := w.sock[i].Put(uint32(0), uint32(w.sockets[i].fd)); err != nil {
-		return fmt.Errorf("map of sockets: %w", err)
-	}
-	if w.program[i], err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{
-		asm.LoadMapPtr(asm.R1, w.sock[i].FD()), asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 2), // XDP_PASS
-		asm.FnRedirectMap.Call(), asm.Return(),
-	}}); err != nil {
-		return fmt.Errorf("load the program: %w (capabilities CAP_BPF, CAP_NET_ADMIN)", err)
-	}
-	if w.links[i], err = netlink.LinkByName(name); err != nil {
-		return err
-	}
-	// Generic XDP: the switch hands frames over behind the place of a driver's XDP.
-	if err := netlink.LinkSetXdpFdWithFlags(w.links[i], w.program[i].FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
-		w.links[i] = nil
-		return fmt.Errorf("attach the program: %w", err)
-	}
-	return nil
-}
+// Socket of a port: 0 that of in, 1 that of out. It takes frames of the port's receive queue 0.
+func (w *Wire) Socket(i int) int { return w.sockets[i].fd }
 
-// close everything: no frame passes any more.
-func (w *wire) close() error {
+// Close everything: no frame passes any more.
+func (w *Wire) Close() error {
 	var errs []error
-	for i := range 2 {
-		if l := w.links[i]; l != nil {
-			errs = append(errs, netlink.LinkSetXdpFdWithFlags(l, -1, unix.XDP_FLAGS_SKB_MODE))
+	for _, s := range w.sockets {
+		if s == nil {
+			continue
 		}
-		if w.program[i] != nil {
-			errs = append(errs, w.program[i].Close())
-		}
-		if w.sock[i] != nil {
-			errs = append(errs, w.sock[i].Close())
-		}
-		if s := w.sockets[i]; s != nil {
-			for _, r := range []ring{s.rx, s.tx, s.fill, s.complete} {
-				if r.mapped != nil {
-					errs = append(errs, unix.Munmap(r.mapped))
-				}
+		for _, r := range []ring{s.rx, s.tx, s.fill, s.complete} {
+			if r.mapped != nil {
+				errs = append(errs, unix.Munmap(r.mapped))
 			}
-			errs = append(errs, unix.Close(s.fd))
 		}
+		errs = append(errs, unix.Close(s.fd))
 	}
 	if w.umem != nil {
 		errs = append(errs, unix.Munmap(w.umem))
@@ -209,14 +204,81 @@ func (w *wire) close() error {
 	return errors.Join(errs...)
 }
 
-// statistics of a socket, which the kernel counts.
-func (s *socket) statistics() (st unix.XDPStatistics, err error) {
-	err = getsockopt(s.fd, unix.XDP_STATISTICS, unsafe.Pointer(&st), uint32(unsafe.Sizeof(st)))
-	return st, err
+// Counters of a port.
+type Counters struct {
+	Received uint64 // frames that were handed on
+	Dropped  uint64 // longer than MaxFrame, by the kernel; and those that came to a socket before it was bound
+	Missed   uint64 // came faster than they were read
+	Refused  uint64 // not sent: what the ring said of them was wrong
+}
+
+// Counters of the ports in and out.
+func (w *Wire) Counters() (c [2]Counters, err error) {
+	for i, s := range w.sockets {
+		var st unix.XDPStatistics
+		if err := getsockopt(s.fd, unix.XDP_STATISTICS, unsafe.Pointer(&st), uint32(unsafe.Sizeof(st))); err != nil {
+			return c, fmt.Errorf("counters of AF_XDP: %w", err)
+		}
+		c[i] = Counters{s.received.Load(), st.Rx_dropped, st.Rx_ring_full + st.Rx_fill_ring_empty_descs, st.Tx_invalid_descs}
+	}
+	return c, nil
+}
+
+// Pauses of the loop: when nothing comes, and when a port does not take all that it was given.
+const (
+	idle = 100 * time.Millisecond
+	full = time.Millisecond
+)
+
+// Run hands frames on until ctx ends, or a port is gone.
+func (w *Wire) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fds := []unix.PollFd{{Fd: int32(w.sockets[0].fd), Events: unix.POLLIN}, {Fd: int32(w.sockets[1].fd), Events: unix.POLLIN}}
+	for ctx.Err() == nil {
+		up, err := w.hand(w.sockets[0], w.sockets[1])
+		if err != nil {
+			return fmt.Errorf("send at out: %w", err)
+		}
+		down, err := w.hand(w.sockets[1], w.sockets[0])
+		if err != nil {
+			return fmt.Errorf("send at in: %w", err)
+		}
+		if up+down > 0 {
+			continue
+		}
+		pause := idle
+		if w.sockets[0].tx.ready()+w.sockets[1].tx.ready() > 0 {
+			pause = full
+			fds[0].Events, fds[1].Events = 0, 0
+		} else {
+			fds[0].Events, fds[1].Events = unix.POLLIN, unix.POLLIN
+		}
+		n, err := unix.Poll(fds, int(pause/time.Millisecond))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for frames: %w", err)
+		}
+		if n == 0 {
+			if err := w.gone(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// gone says that the kernel has unbound a socket, as its port is no more.
+func (w *Wire) gone() error {
+	for i, s := range w.sockets {
+		if n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && n != 0 {
+			return fmt.Errorf("port %s: %w", [...]string{"in", "out"}[i], unix.Errno(n))
+		}
+	}
+	return nil
 }
 
 // hand on up to burst frames that came in at one port, and take back what the other one has sent.
-func (w *wire) hand(from, to *socket) (n uint32, err error) {
+func (w *Wire) hand(from, to *socket) (n uint32, err error) {
 	// A frame that was sent goes back to the ring from which it came. There is always room: it has as many entries as frames.
 	for done := to.complete.ready(); done > 0; done-- {
 		at := to.complete.consumer.Load()
