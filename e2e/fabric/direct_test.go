@@ -37,11 +37,18 @@ func TestTargetsAnswerDirectlyAcrossHosts(t *testing.T) {
 			}
 		}
 	}
+	policies := func(more string) string {
+		return "policies:\n  clients: {from: v1, mode: exhaustive, chain: balanced}\n" + more
+	}
+	const answers = `  answers: {from: 10.0.0.200, to: v1, symmetric: false, priority: 200, chain: answered}
+  answers6: {from: "fd00::200", to: v1, symmetric: false, priority: 200, chain: answered}
+`
 	served := false
+	whole := t
 	for _, x := range []struct{ name, host string }{{"on a third host", "h3"}, {"on the client's host", "h1"}} {
 		t.Run(x.name, func(t *testing.T) {
 			b := b.in(t)
-			b.apply(endpoints+fmt.Sprintf(`
+			document := endpoints + fmt.Sprintf(`
 functions:
   lb:
     image: load-balancer
@@ -55,20 +62,17 @@ functions:
 chains:
   balanced: lb
   answered: tap:seen
-policies:
-  clients: {from: v1, mode: exhaustive, chain: balanced}
-  answers: {from: 10.0.0.200, to: v1, symmetric: false, priority: 200, chain: answered}
-  answers6: {from: "fd00::200", to: v1, symmetric: false, priority: 200, chain: answered}
-`, x.host, x.host), "--prune")
+`, x.host, x.host)
+			b.apply(document+policies(answers), "--prune")
 			configure(b)
 			if !served {
 				served = true
 				for _, v := range []string{"v2", "v3"} {
 					for _, a := range []string{"10.0.0.200", "fd00::200"} {
-						names(t, b.netns(v), net.JoinHostPort(a, "80"), v)
+						names(whole, b.netns(v), net.JoinHostPort(a, "80"), v)
 					}
 					for _, a := range []string{"10.0.0.", "fd00::"} {
-						names(t, b.netns(v), net.JoinHostPort(a+v[1:], "7000"), v)
+						names(whole, b.netns(v), net.JoinHostPort(a+v[1:], "7000"), v)
 					}
 				}
 			}
@@ -105,17 +109,24 @@ policies:
 			if n := number("load_balancer_direct_answers_total"); n != 0 {
 				t.Errorf("%v answers came to the function", n)
 			}
+			b.apply(document+policies(""), "--prune") // now they come
+			b.await("answers that come to the function are counted", func() (bool, string) {
+				_, err := named(b, "10.0.0.200")
+				n := number("load_balancer_direct_answers_total")
+				return n > 0 && err == nil, fmt.Sprint(n, err)
+			})
 		})
 	}
 }
 
-// names says who it is, and then what a megabyte is.
+// names says who it is, and sends some bytes more, until the test ends.
 func names(t *testing.T, space, addr, who string) {
 	t.Helper()
 	var l net.Listener
 	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -124,7 +135,7 @@ func names(t *testing.T, space, addr, who string) {
 			}
 			go func() {
 				defer c.Close()
-				_, _ = c.Write(append([]byte(who), make([]byte, 64<<10)...))
+				_, _ = c.Write(append([]byte(who), make([]byte, bulk)...))
 			}()
 		}
 	}()
@@ -141,7 +152,7 @@ func named(b *bed, a string) (string, error) {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
 	text, err := io.ReadAll(c)
-	if err != nil || len(text) != 2+64<<10 {
+	if err != nil || len(text) != 2+bulk {
 		return "", fmt.Errorf("%d bytes came: %w", len(text), err)
 	}
 	return string(text[:2]), nil
