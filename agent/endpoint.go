@@ -209,6 +209,7 @@ func (a *Agent) ensureEndpoint(ctx context.Context, name string, s api.EndpointS
 		o := netns.VethOptions{
 			HostName: a.endpointLink(name, s), Alias: a.Instance.Alias(object), HostMAC: a.Instance.MAC(object + "/switch"),
 			PeerName: s.Interface, MTU: s.MTU,
+			Reserved: s.PortSecurity != nil && len(s.PortSecurity.Shared) > 0,
 		}
 		e.mac = a.Instance.MAC(object)
 		if s.MAC != "" {

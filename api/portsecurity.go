@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // PortSecurity says what may enter at an endpoint's port besides what Weir knows of it.
@@ -10,13 +11,14 @@ type PortSecurity struct {
 	Mode       string   `json:"mode,omitempty"`        // auto (default), on, off
 	MACs       []string `json:"macs,omitempty"`        // further source MACs
 	Addresses  []string `json:"addresses,omitempty"`   // further source addresses, or prefixes
+	Shared     []string `json:"shared,omitempty"`      // source addresses that several endpoints may have: packets come from them, ARP and neighbour discovery never tell of them
 	DHCPServer bool     `json:"dhcp_server,omitempty"` // may answer as a DHCP server
 	Router     bool     `json:"router,omitempty"`      // may advertise itself, and forwards packets of others
 }
 
 // Modes of port security.
 const (
-	PortSecurityAuto = "auto" // on where Weir made the link, where a station's switch port and MAC are given, or where macs or addresses are given here
+	PortSecurityAuto = "auto" // on where Weir made the link, where a station's switch port and MAC are given, or where macs, addresses or shared are given here
 	PortSecurityOn   = "on"
 	PortSecurityOff  = "off"
 )
@@ -36,7 +38,7 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 	switch p.Mode {
 	case "", PortSecurityAuto, PortSecurityOn:
 	case PortSecurityOff:
-		if len(p.MACs)+len(p.Addresses) > 0 || p.DHCPServer || p.Router {
+		if len(p.MACs)+len(p.Addresses)+len(p.Shared) > 0 || p.DHCPServer || p.Router {
 			c.add("port_security.mode", "leave the rest out, or the mode", "mode off checks nothing, so nothing else has a meaning")
 		}
 	default:
@@ -75,7 +77,9 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 			count(a.Addr())
 		}
 	}
-	if p.Mode == PortSecurityOff || v4+v6 == 0 {
+	own := v4+v6 > 0
+	checkShared(c, s, p.Shared, count)
+	if p.Mode == PortSecurityOff || !own {
 		return
 	}
 	for _, n := range []struct{ family, have, max int }{{4, v4, maxSecureAddresses}, {6, v6, maxSecureAddresses - macs}} { // a link-local one for each MAC
@@ -83,6 +87,37 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 			c.add("port_security.addresses", "name a prefix instead of many addresses, or set mode: off", "%d IPv%d addresses at one port: want at most %d", n.have, n.family, n.max)
 		}
 	}
+}
+
+// checkShared checks addresses that several endpoints may have.
+func checkShared(c *check, s EndpointSpec, shared []string, count func(netip.Addr)) {
+	seen := map[netip.Addr]bool{}
+	for i, text := range shared {
+		path := fmt.Sprintf("port_security.shared[%d]", i)
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast():
+			c.add(path, "without a length", "%q: want the IPv4 or IPv6 address of a service, such as 10.9.0.100", text)
+			continue
+		case seen[a]:
+			c.add(path, "", "address %s is given twice", a)
+		case slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return p.Addr() == a }):
+			c.add(path, "an address that is shared is no endpoint's own: name it here alone, and set it on lo", "address %s is the endpoint's own", a)
+		}
+		seen[a] = true
+		count(a)
+	}
+}
+
+// SharedAddresses are those of Shared, as far as they can be read.
+func (p PortSecurity) SharedAddresses() []netip.Addr {
+	var out []netip.Addr
+	for _, text := range p.Shared {
+		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // ParseCIDR reads an address, or a prefix without bits behind its length.

@@ -30,6 +30,14 @@ func TestPortSecurityIsChecked(t *testing.T) {
 		"too many MACs":           {made, PortSecurity{MACs: many(8, "02:00:00:00:00:%02x")}, "port_security.macs: at most 8"},
 		"too many addresses":      {made, PortSecurity{Addresses: many(32, "10.9.1.%d")}, "port_security.addresses: at most 32"},
 		"too many of IPv6":        {made, PortSecurity{Addresses: many(32, "fd00::%d")}, "port_security.addresses: at most 31"},
+		"shared":                  {made, PortSecurity{Shared: []string{"10.9.0.100", "fd00::100"}}, ""},
+		"shared, no address":      {EndpointSpec{Netns: "a", Interface: "eth0"}, PortSecurity{Shared: []string{"10.9.0.100"}}, ""},
+		"off, and shared":         {made, PortSecurity{Mode: "off", Shared: []string{"10.9.0.100"}}, "port_security.mode: mode off checks nothing"},
+		"shared, a network":       {made, PortSecurity{Shared: []string{"10.9.0.100/32"}}, "port_security.shared[0]: want the IPv4 or IPv6 address of a service"},
+		"shared, a group":         {made, PortSecurity{Shared: []string{"ff02::1"}}, "port_security.shared[0]: want the IPv4 or IPv6 address of a service"},
+		"shared twice":            {made, PortSecurity{Shared: []string{"fd00::1", "fd00:0::1"}}, "port_security.shared[1]: given twice"},
+		"shared, its own":         {made, PortSecurity{Shared: []string{"10.9.0.1"}}, "port_security.shared[0]: the endpoint's own"},
+		"too many with shared":    {made, PortSecurity{Addresses: many(31, "10.9.1.%d"), Shared: []string{"10.9.0.100"}}, "port_security.addresses: at most 32"},
 		"a station of the fabric": {EndpointSpec{Switch: "s1", SwitchPort: "3"}, PortSecurity{Mode: "on"}, ""},
 	} {
 		c.spec.PortSecurity = &c.p

@@ -79,21 +79,47 @@ static __noinline bool guard_v6(const struct guard *g, const __u64 *a)
 	return false;
 }
 
+// guard_shared4 tells whether an address is one that several stations have.
+static __noinline bool guard_shared4(const struct guard *g, __be32 a)
+{
+	int i;
+
+	for (i = 0; i < GUARD_V4; i++) {
+		if (i >= g->v4s)
+			break;
+		if (i + g->v4_shared >= g->v4s && a == g->v4[i].addr)
+			return true;
+	}
+	return false;
+}
+
+static __noinline bool guard_shared6(const struct guard *g, const __u64 *a)
+{
+	int i;
+
+	for (i = 0; i < GUARD_V6; i++) {
+		if (i >= g->v6s)
+			break;
+		if (i + g->v6_shared >= g->v6s && a[0] == g->v6[i].addr[0] && a[1] == g->v6[i].addr[1])
+			return true;
+	}
+	return false;
+}
+
 static __noinline int guard_arp(struct __sk_buff *skb, const struct guard *g, __u32 off)
 {
 	static const __u8 ethernet_ipv4[6] = {0, 1, 8, 0, 6, 4};
 	__be32 sender, target;
 	__u8 h[28];
 
-	if (!(g->flags & (GUARD_MAC | GUARD_BOUND)))
-		return ACCEPTED;
-	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)))
-		return REFUSED_ARP; // cut short
-	if (!same_mac(h, ethernet_ipv4) || !guard_mac(g, h + 8))
-		return REFUSED_ARP;
+	// Cut short, not of Ethernet and IPv4, or with another's MAC.
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || !same_mac(h, ethernet_ipv4) || !guard_mac(g, h + 8))
+		return g->flags & (GUARD_MAC | GUARD_BOUND) ? REFUSED_ARP : ACCEPTED;
 	__builtin_memcpy(&sender, h + 14, 4);
 	__builtin_memcpy(&target, h + 24, 4);
-	return guard_v4(g, sender ? sender : target) ? ACCEPTED : REFUSED_ARP;
+	if (!sender)
+		sender = target;
+	return guard_v4(g, sender) && !guard_shared4(g, sender) ? ACCEPTED : REFUSED_ARP;
 }
 
 static __noinline int guard_ipv4(struct __sk_buff *skb, const struct guard *g, __u32 off)
@@ -136,7 +162,7 @@ static __noinline int guard_nd(struct __sk_buff *skb, const struct guard *g, con
 {
 	__u8 h[8], told[2][6] = {}, none[6] = {};
 	__u64 target[2];
-	bool nowhere;
+	bool nowhere, tells;
 	__u32 kind;
 	int i;
 
@@ -165,9 +191,12 @@ static __noinline int guard_nd(struct __sk_buff *skb, const struct guard *g, con
 	if (kind == ND_ASK ? !same_mac(told[0], none) && !guard_mac(g, told[0]) : !same_mac(told[1], none) && !guard_mac(g, told[1]))
 		return REFUSED_ND;
 	nowhere = kind == ND_ASK && !(src[0] | src[1]); // detection of duplicates
+	tells = nowhere || kind == ND_TELL;
+	if (guard_shared6(g, src) || (tells && guard_shared6(g, target)))
+		return REFUSED_ND;
 	if (!nowhere && guard_source(g, src))
 		return REFUSED_SOURCE;
-	if ((nowhere || kind == ND_TELL) && !guard_v6(g, target))
+	if (tells && !guard_v6(g, target))
 		return REFUSED_ND;
 	return ACCEPTED;
 }
@@ -194,6 +223,8 @@ static __noinline int guard_icmp6(struct __sk_buff *skb, const struct guard *g, 
 	case 143:
 		if (!(src[0] | src[1]))
 			return ACCEPTED;
+		if (h[0] == 133 && guard_shared6(g, src)) // it may tell its MAC
+			return REFUSED_ND;
 	}
 	return guard_source(g, src);
 }

@@ -84,15 +84,17 @@ type SteerGiven struct {
 }
 
 type SteerGuard struct {
-	_     structs.HostLayout
-	Flags uint8
-	Macs  uint8
-	V4s   uint8
-	V6s   uint8
-	Mac   [8][6]uint8
-	Pad   [4]uint8
-	V4    [32]SteerGuard4
-	V6    [32]SteerGuard6
+	_        structs.HostLayout
+	Flags    uint8
+	Macs     uint8
+	V4s      uint8
+	V6s      uint8
+	Mac      [8][6]uint8
+	V4Shared uint8
+	V6Shared uint8
+	Pad      [2]uint8
+	V4       [32]SteerGuard4
+	V6       [32]SteerGuard6
 }
 
 type SteerGuard4 struct {

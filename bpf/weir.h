@@ -305,7 +305,8 @@ struct guard {
 	__u8 flags;
 	__u8 macs, v4s, v6s;
 	__u8 mac[GUARD_MACS][6];
-	__u8 pad[4];
+	__u8 v4_shared, v6_shared; // so many at the end of v4 and v6 are shared: no station tells that it has them
+	__u8 pad[2];
 	struct guard4 v4[GUARD_V4];
 	struct guard6 v6[GUARD_V6];
 };

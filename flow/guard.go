@@ -18,24 +18,27 @@ import (
 //     more than six extension headers or is cut short (RFC 7112). Later fragments have no upper layer: their source alone is checked.
 //   - RefusedDHCP: IPv4 UDP from port 67 or IPv6 UDP from port 547, unless DHCPServer.
 //   - RefusedRA: an ICMPv6 router advertisement or redirect, unless Router.
-//   - RefusedARP: ARP that is not whole, whose sender MAC is not in MACs, whose sender address is not in Addresses. The sender
+//   - RefusedARP: ARP that is not whole, whose sender MAC is not in MACs, whose sender address is not in Addresses, or is in Shared. The sender
 //     0.0.0.0 may ask for an own address (RFC 5227).
 //   - RefusedND: a neighbour solicitation or advertisement that is not whole (code 0, target, each link-layer option once, at most 16 options), whose link-layer
-//     option is not in MACs, an advertisement of a target that is not in Addresses, a solicitation from :: for such a target (DAD).
-//   - RefusedSource: an IP packet whose source is not in Addresses, unless Router. 0.0.0.0 may ask a DHCP server (UDP 68 to 67), :: may
+//     option is not in MACs, an advertisement of a target that is not in Addresses, or is in Shared, a solicitation from :: for such a target (DAD). These two, and a
+//     router solicitation, from an address in Shared.
+//   - RefusedSource: an IP packet whose source is in neither Addresses nor Shared, unless Router. 0.0.0.0 may ask a DHCP server (UDP 68 to 67), :: may
 //     solicit neighbours and routers and report multicast groups.
 //
 // What stands behind one or two VLAN tags is checked like what stands behind none.
 type Guard struct {
-	On         bool           `json:",omitempty"`
-	MACs       []MAC          `json:",omitempty"` // empty: not checked
-	Bound      bool           `json:",omitempty"` // Addresses are checked
-	Addresses  []netip.Prefix `json:",omitempty"`
-	DHCPServer bool           `json:",omitempty"`
-	Router     bool           `json:",omitempty"` // forwards others' packets: their source is not checked; may advertise itself
+	On        bool           `json:",omitempty"`
+	MACs      []MAC          `json:",omitempty"` // empty: not checked
+	Bound     bool           `json:",omitempty"` // Addresses are checked
+	Addresses []netip.Prefix `json:",omitempty"`
+	// Shared addresses are those of several stations: packets come from them, but no station tells that it has them.
+	Shared     []netip.Addr `json:",omitempty"`
+	DHCPServer bool         `json:",omitempty"`
+	Router     bool         `json:",omitempty"` // forwards others' packets: their source is not checked; may advertise itself
 }
 
-// Bounds of a Guard: switches keep fixed tables. Addresses are bounded for each family.
+// Bounds of a Guard: switches keep fixed tables. Addresses are bounded for each family, those that are shared included.
 const (
 	MaxGuardMACs      = 8
 	MaxGuardAddresses = 32
@@ -70,7 +73,7 @@ func (r Refusal) Why() string {
 // Equal compares what is checked.
 func (g Guard) Equal(o Guard) bool {
 	return g.On == o.On && g.Bound == o.Bound && g.DHCPServer == o.DHCPServer && g.Router == o.Router &&
-		slices.Equal(g.MACs, o.MACs) && slices.Equal(g.Addresses, o.Addresses)
+		slices.Equal(g.MACs, o.MACs) && slices.Equal(g.Addresses, o.Addresses) && slices.Equal(g.Shared, o.Shared)
 }
 
 // Validate reports what no switch can hold.
@@ -88,6 +91,16 @@ func (g Guard) Validate() error {
 		if p.Addr().Is4() {
 			count[0]++
 		} else {
+			count[1]++
+		}
+	}
+	for _, a := range g.Shared {
+		switch {
+		case !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified():
+			errs = append(errs, fmt.Errorf("shared address %s: want an IPv4 or IPv6 address", a))
+		case a.Is4():
+			count[0]++
+		default:
 			count[1]++
 		}
 	}
@@ -109,6 +122,11 @@ func (g *Guard) hasMAC(m MAC) bool { return len(g.MACs) == 0 || slices.Contains(
 func (g *Guard) hasAddress(a netip.Addr) bool {
 	return !g.Bound || slices.ContainsFunc(g.Addresses, func(p netip.Prefix) bool { return p.Contains(a) })
 }
+
+func (g *Guard) shares(a netip.Addr) bool { return slices.Contains(g.Shared, a) }
+
+// mayTell says whether ARP and neighbour discovery may tell that the address is here.
+func (g *Guard) mayTell(a netip.Addr) bool { return g.hasAddress(a) && !g.shares(a) }
 
 // Check tells whether a frame may enter. Frames without an Ethernet header are the switch's to drop.
 func (g *Guard) Check(frame []byte) Refusal {
@@ -137,17 +155,18 @@ func (g *Guard) Check(frame []byte) Refusal {
 }
 
 func (g *Guard) checkARP(p []byte) Refusal {
-	if len(g.MACs) == 0 && !g.Bound {
+	known := len(g.MACs) > 0 || g.Bound
+	if whole := len(p) >= 28 && binary.BigEndian.Uint64(p)>>16 == 0x000108000604; !whole || !g.hasMAC(MAC(p[8:14])) {
+		if known {
+			return RefusedARP
+		}
 		return Accepted
-	}
-	if len(p) < 28 || binary.BigEndian.Uint64(p)>>16 != 0x000108000604 || !g.hasMAC(MAC(p[8:14])) {
-		return RefusedARP
 	}
 	sender, target := netip.AddrFrom4([4]byte(p[14:18])), netip.AddrFrom4([4]byte(p[24:28]))
 	if sender.IsUnspecified() {
 		sender = target
 	}
-	if !g.hasAddress(sender) {
+	if !g.mayTell(sender) {
 		return RefusedARP
 	}
 	return Accepted
@@ -172,7 +191,7 @@ func (g *Guard) checkIPv4(k Key, p []byte) Refusal {
 		return Accepted
 	case !k.HasIP:
 		return RefusedSource
-	case k.Src.IsUnspecified() && src == portDHCPClient && dst == portDHCPServer, g.hasAddress(k.Src):
+	case k.Src.IsUnspecified() && src == portDHCPClient && dst == portDHCPServer, g.hasAddress(k.Src), g.shares(k.Src):
 		return Accepted
 	}
 	return RefusedSource
@@ -226,12 +245,15 @@ func (g *Guard) checkIPv6(p []byte) Refusal {
 		if src.IsUnspecified() {
 			return Accepted
 		}
+		if kind == icmpRouterAsk && g.shares(src) { // it may tell its MAC
+			return RefusedND
+		}
 	}
 	return g.checkSource(src)
 }
 
 func (g *Guard) checkSource(src netip.Addr) Refusal {
-	if g.Router || !g.Bound || !src.IsUnspecified() && g.hasAddress(src) {
+	if g.Router || !g.Bound || !src.IsUnspecified() && (g.hasAddress(src) || g.shares(src)) {
 		return Accepted
 	}
 	return RefusedSource
@@ -244,12 +266,16 @@ func (g *Guard) checkND(src netip.Addr, kind uint8, p []byte) Refusal {
 		return RefusedND
 	}
 	unspecified := src.IsUnspecified() && kind == icmpNeighbourAsk
+	tells := unspecified || kind == icmpNeighbour
+	if g.shares(src) || tells && g.shares(target) {
+		return RefusedND
+	}
 	if !unspecified {
 		if r := g.checkSource(src); r != Accepted {
 			return r
 		}
 	}
-	if (unspecified || kind == icmpNeighbour) && !g.hasAddress(target) {
+	if tells && !g.hasAddress(target) {
 		return RefusedND
 	}
 	return Accepted

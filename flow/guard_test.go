@@ -14,7 +14,8 @@ var (
 
 func aliceGuard() Guard {
 	return Guard{On: true, MACs: []MAC{hers}, Bound: true, Addresses: []netip.Prefix{
-		netip.MustParsePrefix("10.9.0.1/32"), netip.MustParsePrefix("10.9.1.0/24"), netip.MustParsePrefix("fd00::1/128"), netip.PrefixFrom(LinkLocal(hers), 128)}}
+		netip.MustParsePrefix("10.9.0.1/32"), netip.MustParsePrefix("10.9.1.0/24"), netip.MustParsePrefix("fd00::1/128"), netip.PrefixFrom(LinkLocal(hers), 128)},
+		Shared: []netip.Addr{netip.MustParseAddr("10.9.1.100"), netip.MustParseAddr("fd00::100")}} // the first one is in an own prefix
 }
 
 func ether(src MAC, tags []uint16, kind uint16, payload ...byte) []byte {
@@ -126,6 +127,24 @@ func TestGuard(t *testing.T) {
 		{"advertisement with another's MAC", six(v6("fd00::1", ProtoICMPv6, nd(136, "fd00::1", lla(2, forged))...)), RefusedND},
 		{"advertisement cut short", six(v6("fd00::1", ProtoICMPv6, na[:23]...)), RefusedND},
 		{"unknown ethertype", ether(hers, nil, 0x1234, 1, 2, 3), Accepted},
+		{"from a shared address", four(v4("10.9.1.100", ProtoTCP, 0)), Accepted},
+		{"ping from a shared address", four(v4("10.9.1.100", 1, 0)), Accepted},
+		{"another MAC from a shared address", ether(forged, nil, EtherTypeIPv4, v4("10.9.1.100", ProtoTCP, 0)...), RefusedMAC},
+		{"DHCP offer from a shared address", four(v4("10.9.1.100", ProtoUDP, 0, udpOf(67, 68)...)), RefusedDHCP},
+		{"ARP request from a shared address", arp(arpOf(1, hers, "10.9.1.100", "10.9.0.2")), RefusedARP},
+		{"ARP reply for a shared address", arp(arpOf(2, hers, "10.9.1.100", "10.9.0.2")), RefusedARP},
+		{"ARP probe for a shared address", arp(arpOf(1, hers, "0.0.0.0", "10.9.1.100")), RefusedARP},
+		{"gratuitous ARP for a shared address, tagged", ether(hers, []uint16{0}, EtherTypeARP, arpOf(1, hers, "10.9.1.100", "10.9.1.100")...), RefusedARP},
+		{"ARP request for a shared address", arp(arpOf(1, hers, "10.9.0.1", "10.9.1.100")), Accepted},
+		{"IPv6 from a shared address", six(v6("fd00::100", ProtoTCP)), Accepted},
+		{"a later fragment from a shared address", six(v6("fd00::100", 44, ProtoTCP, 0, 0, 9, 0, 0, 0, 1)), Accepted},
+		{"echo reply from a shared address", six(v6("fd00::100", ProtoICMPv6, 129, 0, 0, 0, 0, 0, 0, 0)), Accepted},
+		{"solicitation from a shared address", six(v6("fd00::100", ProtoICMPv6, nd(135, "fd00::2", lla(1, hers))...)), RefusedND},
+		{"solicitation for a shared address", six(v6("fd00::1", ProtoICMPv6, nd(135, "fd00::100", lla(1, hers))...)), Accepted},
+		{"router solicitation from a shared address", six(v6("fd00::100", ProtoICMPv6, 133, 0, 0, 0, 0, 0, 0, 0)), RefusedND},
+		{"advertisement of a shared address", six(v6(local, ProtoICMPv6, nd(136, "fd00::100", lla(2, hers))...)), RefusedND},
+		{"advertisement from a shared address", six(v6("fd00::100", ProtoICMPv6, nd(136, "fd00::1", lla(2, hers))...)), RefusedND},
+		{"detection of duplicates of a shared address", six(v6("::", ProtoICMPv6, nd(135, "fd00::100")...)), RefusedND},
 	} {
 		g := aliceGuard()
 		if got := g.Check(c.frame); got != c.want {
@@ -142,6 +161,7 @@ func TestGuardExceptions(t *testing.T) {
 	router.Router, router.DHCPServer = true, true
 	free := Guard{On: true, MACs: []MAC{hers}}
 	nic := Guard{On: true}
+	sharing := Guard{On: true, Shared: aliceGuard().Shared}
 	for _, c := range []struct {
 		name  string
 		g     Guard
@@ -155,6 +175,12 @@ func TestGuardExceptions(t *testing.T) {
 		{"addresses unknown", free, ether(hers, nil, EtherTypeIPv4, v4("192.0.2.1", ProtoTCP, 0)...), Accepted},
 		{"addresses unknown, ARP with another's MAC", free, ether(hers, nil, EtherTypeARP, arpOf(2, forged, "10.9.0.2", "10.9.0.3")...), RefusedARP},
 		{"MACs unknown", nic, ether(forged, nil, EtherTypeARP, arpOf(2, hers, "10.9.0.2", "10.9.0.3")...), Accepted},
+		{"a router's shared address", router, ether(hers, nil, EtherTypeIPv6, v6("fd00::100", ProtoICMPv6, nd(135, "fd00::2", lla(1, hers))...)...), RefusedND},
+		{"nothing but a shared address known", sharing, ether(forged, nil, EtherTypeIPv4, v4("192.0.2.1", ProtoTCP, 0)...), Accepted},
+		{"nothing but a shared address known, ARP", sharing, ether(forged, nil, EtherTypeARP, arpOf(2, hers, "10.9.0.2", "10.9.0.3")...), Accepted},
+		{"nothing but a shared address known, ARP cut short", sharing, ether(forged, nil, EtherTypeARP, arpOf(2, hers, "10.9.1.100", "10.9.0.3")[:20]...), Accepted},
+		{"nothing but a shared address known, ARP that tells it", sharing, ether(forged, nil, EtherTypeARP, arpOf(2, hers, "10.9.1.100", "10.9.0.3")...), RefusedARP},
+		{"nothing but a shared address known, its advertisement", sharing, ether(forged, nil, EtherTypeIPv6, v6("fd00::7", ProtoICMPv6, nd(136, "fd00::100", lla(2, hers))...)...), RefusedND},
 		{"MACs unknown, no DHCP server", nic, ether(forged, nil, EtherTypeIPv4, v4("192.0.2.1", ProtoUDP, 0, udpOf(67, 68)...)...), RefusedDHCP},
 	} {
 		if got := c.g.Check(c.frame); got != c.want {

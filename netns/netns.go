@@ -276,6 +276,12 @@ func DisableIPv6(conf string) error {
 	return setSysctl(filepath.Join("ipv6/conf", conf, "disable_ipv6"), "1")
 }
 
+// reserveARP has an interface in the thread's namespace answer and ask by ARP with its own addresses only. By default it does so with those of all interfaces
+// (arp_ignore, arp_announce of Documentation/networking/ip-sysctl.rst).
+func reserveARP(conf string) error {
+	return errors.Join(setSysctl(filepath.Join("ipv4/conf", conf, "arp_ignore"), "1"), setSysctl(filepath.Join("ipv4/conf", conf, "arp_announce"), "2"))
+}
+
 // bridgePastIPTables lets a bridge in the thread's namespace forward without asking iptables, whatever the host's default is.
 func bridgePastIPTables() error {
 	var errs []error

@@ -23,6 +23,7 @@ type VethOptions struct {
 	MTU       int     // 0: 1500
 	Queues    int     // rx and tx queues of both ends, 0: 1
 	Addresses []netip.Prefix
+	Reserved  bool // the peer end answers and asks by ARP with its own addresses only, not with those of other interfaces
 	Quiet     bool // the peer end says nothing for itself: no ARP, no IPv6. The host end never does.
 }
 
@@ -222,6 +223,11 @@ func (s *Space) setUp(peer *Space, o VethOptions, made bool) error {
 	if o.Quiet {
 		flags = unix.IFF_NOARP
 		if err := peer.Do(func() error { return DisableIPv6(o.PeerName) }); err != nil {
+			return err
+		}
+	}
+	if o.Reserved {
+		if err := peer.Do(func() error { return reserveARP(o.PeerName) }); err != nil {
 			return err
 		}
 	}

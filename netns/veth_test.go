@@ -260,6 +260,35 @@ func TestVethRefusesBadOptions(t *testing.T) {
 	}
 }
 
+// A pair that is there already is reserved, too.
+func TestReservedPairsSpeakForThemselves(t *testing.T) {
+	host, peer := space(t, Options{}), space(t, Options{})
+	o := options()
+	o.Quiet = false
+	setting := func(name string) (text []byte) {
+		t.Helper()
+		err := peer.Do(func() (err error) {
+			text, err = os.ReadFile("/proc/sys/net/ipv4/conf/in/" + name)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for range 2 {
+		if _, err := host.Veth(peer, o); err != nil {
+			t.Fatal(err)
+		}
+		o.Reserved = true
+	}
+	for name, want := range map[string]string{"arp_ignore": "1\n", "arp_announce": "2\n"} {
+		if got := string(setting(name)); got != want {
+			t.Errorf("%s is %q: want %q", name, got, want)
+		}
+	}
+}
+
 // A pair that may speak is the clock: when it has spoken, the quiet one made before it would have, too.
 func TestQuietPairsSayNothing(t *testing.T) {
 	host, quiet, loud := space(t, Options{}), space(t, Options{Quiet: true}), space(t, Options{})

@@ -16,7 +16,7 @@ func Guard(e api.EndpointSpec, mac flow.MAC) flow.Guard {
 		s = *e.PortSecurity
 	}
 	// By default it is on only where Weir knows what the station may send.
-	known := e.Netns != "" || e.SwitchPort != "" && e.MAC != "" || len(s.MACs)+len(s.Addresses) > 0
+	known := e.Netns != "" || e.SwitchPort != "" && e.MAC != "" || len(s.MACs)+len(s.Addresses)+len(s.Shared) > 0
 	if s.Mode == api.PortSecurityOff || s.Mode != api.PortSecurityOn && !known {
 		return flow.Guard{}
 	}
@@ -45,6 +45,7 @@ func Guard(e api.EndpointSpec, mac flow.MAC) flow.Guard {
 			add(p)
 		}
 	}
+	g.Shared = s.SharedAddresses()
 	// IPv6 needs a link-local address, whatever else a station has.
 	if g.Bound = len(g.Addresses) > 0; g.Bound {
 		for _, m := range g.MACs {

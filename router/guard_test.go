@@ -44,6 +44,9 @@ func TestGuard(t *testing.T) {
 		"a station whose port alone is given":    {api.EndpointSpec{Switch: "s1", SwitchPort: "2", Address: "10.9.0.1/24"}, mac, flow.Guard{}},
 		"a station, found by its MAC":            {api.EndpointSpec{MAC: "02:00:00:00:00:01"}, mac, flow.Guard{}},
 		"a station, off":                         {with(station, api.PortSecurity{Mode: "off"}), mac, flow.Guard{}},
+		"an interface of the host that shares":   {with(nic, api.PortSecurity{Shared: []string{"10.9.0.100"}}), flow.MAC{}, flow.Guard{On: true, Shared: []netip.Addr{netip.MustParseAddr("10.9.0.100")}}},
+		"shared addresses bind nobody": {with(made, api.PortSecurity{Shared: []string{"fd00:0::100", "10.9.0.100", "fd00::100"}}), mac,
+			flow.Guard{On: true, MACs: []flow.MAC{mac}, Shared: []netip.Addr{netip.MustParseAddr("fd00::100"), netip.MustParseAddr("10.9.0.100")}}},
 		"more addresses": {with(made, api.PortSecurity{Addresses: []string{"10.9.5.0/24", "10.9.0.7"}, Router: true}), mac, flow.Guard{On: true, MACs: []flow.MAC{mac},
 			Bound: true, Router: true, Addresses: prefixes("10.9.5.0/24", "10.9.0.7/32", "fe80::ff:fe00:1/128")}},
 	} {

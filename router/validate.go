@@ -127,6 +127,41 @@ func (v *validator) endpoints() {
 			claim(name, field, "address "+p.Addr().String(), "two stations of one network cannot share an address")
 		}
 	}
+	v.shared(taken)
+}
+
+// shared addresses are nobody's own. taken are the addresses of endpoints, see endpoints.
+func (v *validator) shared(taken map[string]string) {
+	security := func(name string) api.PortSecurity {
+		if p := v.doc.Endpoints[name].PortSecurity; p != nil {
+			return *p
+		}
+		return api.PortSecurity{}
+	}
+	may := map[netip.Addr]string{} // addresses of which port_security lets an endpoint tell
+	for name := range v.doc.Endpoints {
+		for _, text := range security(name).Addresses {
+			if p, err := api.ParseCIDR(text); err == nil && p.IsSingleIP() && (may[p.Addr()] == "" || name < may[p.Addr()]) {
+				may[p.Addr()] = name
+			}
+		}
+	}
+	const hint = "a shared address belongs to no endpoint: endpoints that send from it all name it in port_security.shared, and none in address, addresses or port_security.addresses"
+	for _, name := range inOrder(v.doc.Endpoints, v.changed.Endpoints) {
+		for i, text := range security(name).Shared {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			field := fmt.Sprintf("endpoints.%s.port_security.shared[%d]", name, i)
+			switch owner, other := taken["address "+a.String()], may[a]; {
+			case owner != "" && owner != name: // its own is a problem of the endpoint alone
+				v.add(field, hint, "address %s is that of endpoint %q", a, owner)
+			case other != "":
+				v.add(field, hint, "address %s is in port_security.addresses of endpoint %q, which may tell that it has it", a, other)
+			}
+		}
+	}
 }
 
 // inOrder are names as they are looked at: what was there has what it claims, before what is new or changed.

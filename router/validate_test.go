@@ -59,6 +59,20 @@ func TestValidate(t *testing.T) {
 		{"one address twice", func(d *api.Document) {
 			d.Endpoints["dave"] = api.EndpointSpec{Netns: "dave", Interface: "eth0", Addresses: []string{"10.9.0.2/16"}}
 		}, []string{`endpoints.dave.addresses[0]: address 10.9.0.2 is that of endpoint "bob" already`}},
+		{"a shared address", func(d *api.Document) {
+			for _, n := range []string{"alice", "bob"} {
+				e := d.Endpoints[n]
+				e.PortSecurity = &api.PortSecurity{Shared: []string{"10.9.0.100"}}
+				d.Endpoints[n] = e
+			}
+		}, nil},
+		{"an address that is owned and shared", func(d *api.Document) {
+			d.Endpoints["dave"] = api.EndpointSpec{Netns: "dave", Interface: "eth0", PortSecurity: &api.PortSecurity{Shared: []string{"10.9.0.2"}}}
+		}, []string{`endpoints.dave.port_security.shared[0]: address 10.9.0.2 is that of endpoint "bob"|belongs to no endpoint`}},
+		{"an address that is shared, and that another may tell of", func(d *api.Document) {
+			d.Endpoints["dave"] = api.EndpointSpec{Netns: "dave", Interface: "eth0", PortSecurity: &api.PortSecurity{Addresses: []string{"10.9.0.77"}}}
+			d.Endpoints["erin"] = api.EndpointSpec{Netns: "erin", Interface: "eth0", PortSecurity: &api.PortSecurity{Shared: []string{"10.9.0.78", "10.9.0.77"}}}
+		}, []string{`endpoints.erin.port_security.shared[1]: address 10.9.0.77 is in port_security.addresses of endpoint "dave"|belongs to no endpoint`}},
 		{"one MAC twice", func(d *api.Document) {
 			for _, n := range []string{"x", "y"} {
 				d.Endpoints[n] = api.EndpointSpec{Netns: n, Interface: "e", MAC: "02:00:00:00:00:0a"}

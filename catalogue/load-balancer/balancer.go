@@ -19,9 +19,10 @@ type balancer struct {
 	cfg      *config
 	services []*virtual
 	at       map[place]*virtual // by the virtual place
-	from     map[place]member   // by the target's
+	from     map[place]member   // by the target's, of those whose answers come back here
 	virtual  map[netip.Addr]bool
-	targets  map[netip.Addr]bool
+	shared   map[netip.Addr]bool                   // virtual ones that targets have, too: those of services with direct return
+	targets  map[netip.Addr]bool                   // as in from
 	up       func(netip.Addr, *targets.Check) bool // nil: all are
 	changes  func() uint64                         // counts changes of up
 	seen     uint64
@@ -48,6 +49,8 @@ type counters struct {
 	malformed uint64 // to a virtual address; dropped
 	direct    uint64 // to a target's port beside the virtual one; dropped
 	unplaced  uint64 // the target's MAC address is not known yet; dropped
+	claims    uint64 // ARP and neighbour discovery of targets that tell of a virtual address; dropped
+	answers   uint64 // of those that passed: answers of targets that answer by themselves
 }
 
 // place is an address and port of a protocol.
@@ -62,10 +65,12 @@ type virtual struct {
 	index   uint8
 	place   place
 	client  bool // a client has one target
+	direct  bool // targets get packets as they are, and answer by themselves
 	check   *targets.Check
 	members []*backend
 	fresh   *[slots]uint8 // for new connections
 	known   *[slots]uint8 // for those that are older than this instance: with those that drain
+	number  map[netip.AddrPort]uint8
 }
 
 type member struct {
@@ -106,11 +111,11 @@ const (
 )
 
 func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes func() uint64, send func(nf.Dir, nf.Frame)) *balancer {
-	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send, copy: nf.Frame.Clone,
+	b := &balancer{cfg: cfg, at: map[place]*virtual{}, from: map[place]member{}, virtual: map[netip.Addr]bool{}, shared: map[netip.Addr]bool{}, targets: map[netip.Addr]bool{}, pieces: map[netip.Addr]int{}, up: up, changes: changes, table: newTable(cfg.Connections), parts: map[part]remembered{}, send: send, copy: nf.Frame.Clone,
 		settle: func(nf.Dir, []byte, nf.Rewrite) {}, unsettle: func() {}}
 	for i, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		s := cfg.Services[name]
-		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, check: s.Check}
+		v := &virtual{name: name, index: uint8(i), place: place{protocols[s.Protocol], netip.AddrPortFrom(s.Address, s.Port)}, client: s.By == byClient, direct: s.Return == returnDirect, check: s.Check, number: map[netip.AddrPort]uint8{}}
 		for j, t := range s.Targets {
 			m := &backend{at: netip.AddrPortFrom(t.Address, t.Port), drain: t.Drain}
 			if mac, err := net.ParseMAC(t.MAC); err == nil {
@@ -118,10 +123,16 @@ func newBalancer(cfg *config, up func(netip.Addr, *targets.Check) bool, changes 
 				m.fixed = true
 			}
 			v.members = append(v.members, m)
-			b.from[place{v.place.proto, m.at}], b.targets[t.Address] = member{v, uint8(j)}, true
+			v.number[m.at] = uint8(j)
+			if !v.direct {
+				b.from[place{v.place.proto, m.at}], b.targets[t.Address] = member{v, uint8(j)}, true
+			}
 		}
 		b.services = append(b.services, v)
 		b.at[v.place], b.virtual[s.Address] = v, true
+		if v.direct {
+			b.shared[s.Address] = true
+		}
 	}
 	b.spread()
 	return b
@@ -247,13 +258,18 @@ func (b *balancer) fromClient(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		b.count.unplaced++
 		return true
 	}
+	at := to.at
 	c := b.copy(f)
-	p.Rewrite(c.Data, nf.Target, to.at, f.ChecksumMissingAt(p.Transport))
+	if m.s.direct {
+		at = m.s.place.at
+	} else {
+		p.Rewrite(c.Data, nf.Target, at, f.ChecksumMissingAt(p.Transport))
+	}
 	copy(c.Data, mac[:])
 	b.count.up++
 	b.send(nf.Up, c)
 	if settles {
-		b.settle(nf.Up, f.Data, nf.Rewrite{End: nf.Target, To: to.at, MAC: *mac})
+		b.settle(nf.Up, f.Data, nf.Rewrite{End: nf.Target, To: at, MAC: *mac})
 		if *to.mac.Load() != *mac { // found elsewhere meanwhile, and all taken back perhaps before this was said
 			b.unsettle()
 		}
@@ -272,6 +288,9 @@ func (b *balancer) choose(v *virtual, p *nf.Packet, now time.Time) *connection {
 			b.table.remove(c)
 			c = nil
 		}
+	}
+	if c != nil && v.direct {
+		c.answered = true // its client goes on: what the target says does not come here
 	}
 	if c == nil {
 		b.notice()
@@ -310,6 +329,10 @@ func (b *balancer) advance(c *connection, p *nf.Packet, now time.Time) {
 
 // fromTarget takes a frame from out. false: it passes as it is.
 func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done bool) {
+	if b.claims(p, f.Data) {
+		b.count.claims++
+		return true
+	}
 	if b.own != nil && b.own(f.Data, f.ChecksumMissing()) {
 		return true
 	}
@@ -333,6 +356,9 @@ func (b *balancer) fromTarget(p *nf.Packet, f nf.Frame, now time.Time) (done boo
 		settles = b.answered(m, p, now)
 	}
 	if m.s == nil {
+		if v := b.at[place{p.Proto, netip.AddrPortFrom(p.Src, p.SrcPort)}]; v != nil && v.direct {
+			b.count.answers++
+		}
 		return false
 	}
 	c := b.copy(f)
@@ -382,8 +408,10 @@ func (b *balancer) errorUp(p *nf.Packet, f nf.Frame, q *nf.Quoted) {
 		return
 	}
 	out := b.copy(f)
-	q.Requote(out.Data, p, nf.Source, to.at)
-	p.RewriteAddress(out.Data, nf.Target, to.at.Addr())
+	if !v.direct {
+		q.Requote(out.Data, p, nf.Source, to.at)
+		p.RewriteAddress(out.Data, nf.Target, to.at.Addr())
+	}
 	copy(out.Data, mac[:])
 	b.count.up++
 	b.send(nf.Up, out)
@@ -427,6 +455,34 @@ func (b *balancer) forget(k part, r remembered) {
 	if b.pieces[r.client]--; b.pieces[r.client] == 0 {
 		delete(b.pieces, r.client)
 	}
+}
+
+// ICMPv6 types (RFC 4861).
+const (
+	icmpv6        = 58
+	routerAsk     = 133
+	neighbourAsk  = 135
+	neighbourTell = 136
+)
+
+// claims tells whether a frame of a target says, by ARP or neighbour discovery, that a virtual address is there. A target that has it, too, must not: clients would go there.
+func (b *balancer) claims(p *nf.Packet, frame []byte) bool {
+	if len(b.shared) == 0 {
+		return false
+	}
+	if at := etherLength + 4*p.TagCount; p.Type == etherARP && len(frame) >= at+arpLength {
+		return b.shared[netip.AddrFrom4([4]byte(frame[at+14:]))]
+	}
+	if p.Proto != icmpv6 || p.Bad != "" || p.Transport == 0 || p.End-p.Transport < 8 {
+		return false
+	}
+	switch m := frame[p.Transport:p.End]; m[0] {
+	case routerAsk, neighbourAsk:
+		return b.shared[p.Src]
+	case neighbourTell:
+		return b.shared[p.Src] || len(m) >= 24 && b.shared[netip.AddrFrom16([16]byte(m[8:24]))]
+	}
+	return false
 }
 
 // arpTarget is the address that an ARP request asks for.

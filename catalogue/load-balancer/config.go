@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 
 	"weir.dev/weir/catalogue/nf"
 	"weir.dev/weir/catalogue/nf/station"
@@ -26,6 +27,7 @@ type service struct {
 	Protocol string         `json:"protocol"`
 	Port     uint16         `json:"port"`
 	By       string         `json:"by"`
+	Return   string         `json:"return"`
 	Targets  []target       `json:"targets"`
 	Check    *targets.Check `json:"check"` // nil: the targets are never down
 }
@@ -41,6 +43,9 @@ type target struct {
 const (
 	byConnection = "connection"
 	byClient     = "client"
+
+	returnFunction = "function" // answers come back through the function
+	returnDirect   = "direct"   // targets have the virtual address, too, and answer by themselves
 )
 
 // Bounds of what can be asked for.
@@ -79,6 +84,7 @@ func parseConfig(raw []byte) (config, error) {
 	type place struct {
 		protocol string
 		at       netip.AddrPort
+		direct   string // of a target that answers by itself: its service. Its port may serve others, too
 	}
 	virtual, real := map[place]string{}, map[place]string{}
 	for name, s := range cfg.Services {
@@ -91,14 +97,20 @@ func parseConfig(raw []byte) (config, error) {
 		if err := s.complete(cfg.Health); err != nil {
 			return config{}, fmt.Errorf("service %s: %w", name, err)
 		}
-		p := place{s.Protocol, netip.AddrPortFrom(s.Address, s.Port)}
+		p := place{s.Protocol, netip.AddrPortFrom(s.Address, s.Port), ""}
 		if other := virtual[p]; other != "" {
 			return config{}, fmt.Errorf("service %s: %s %s: service %s has it, too", name, p.protocol, p.at, other)
 		}
 		virtual[p] = name
 		for _, t := range s.Targets { // what comes from there has to tell the service
-			p := place{s.Protocol, netip.AddrPortFrom(t.Address, t.Port)}
-			if other := real[p]; other != "" {
+			p := place{s.Protocol, netip.AddrPortFrom(t.Address, t.Port), ""}
+			if s.Return == returnDirect {
+				p.direct = name
+			}
+			switch other := real[p]; {
+			case other != "" && p.direct != "":
+				return config{}, fmt.Errorf("service %s: target %s is given twice", name, t.Address)
+			case other != "":
 				return config{}, fmt.Errorf("service %s: target %s %s: service %s has it, too; a target's port serves one service", name, p.protocol, p.at, other)
 			}
 			real[p] = name
@@ -132,6 +144,9 @@ func (s *service) complete(h *targets.Health) error {
 	if s.By == "" {
 		s.By = byConnection
 	}
+	if s.Return == "" {
+		s.Return = returnFunction
+	}
 	switch {
 	case !station.Single(s.Address):
 		return fmt.Errorf("address %s: want the IPv4 or IPv6 address of a station", s.Address)
@@ -141,6 +156,8 @@ func (s *service) complete(h *targets.Health) error {
 		return errors.New("port: want 1 to 65535")
 	case s.By != byConnection && s.By != byClient:
 		return fmt.Errorf("by %q: want %s or %s", s.By, byConnection, byClient)
+	case s.Return != returnFunction && s.Return != returnDirect:
+		return fmt.Errorf("return %q: want %s or %s", s.Return, returnFunction, returnDirect)
 	case len(s.Targets) == 0 || len(s.Targets) > maxTargets:
 		return fmt.Errorf("targets: %d: want 1 to %d", len(s.Targets), maxTargets)
 	}
@@ -161,6 +178,10 @@ func (s *service) complete(h *targets.Health) error {
 			return fmt.Errorf("target %s: the function has no address to ask from where it is, or to try it: want health.addresses, or its mac and no check", t.Address)
 		case (t.MAC == "" || s.Check != nil) && !h.Speaks(t.Address):
 			return fmt.Errorf("target %s: health.addresses has none of this family", t.Address)
+		case s.Return == returnDirect && t.Port != s.Port:
+			return fmt.Errorf("target %s: port %d: with return: direct a target gets packets as clients sent them: want the service's port %d, or none", t.Address, t.Port, s.Port)
+		case s.Return == returnDirect && t.MAC == "" && !slices.ContainsFunc(h.Addresses, func(p netip.Prefix) bool { return p.Contains(t.Address) }):
+			return fmt.Errorf("target %s: it is behind a router, which would not hand on packets to %s: with return: direct want a target in a network of health.addresses, or its own mac", t.Address, s.Address)
 		}
 		if t.MAC != "" {
 			if m, err := net.ParseMAC(t.MAC); err != nil || len(m) != 6 || m[0]&1 != 0 {

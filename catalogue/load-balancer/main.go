@@ -82,7 +82,11 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 		beside.Go(func() { l.watch.Run(ctx, func(frame []byte) { l.send(nf.Up, frame) }) })
 		beside.Go(func() { l.seek(ctx) })
 	}
-	l.log.Info("services in force", "services", len(b.services), "targets", len(b.from))
+	all := 0
+	for _, v := range b.services {
+		all += len(v.members)
+	}
+	l.log.Info("services in force", "services", len(b.services), "targets", all)
 	return l.frames.Serve(ctx, told, nf.Work{
 		Look:    func(ctx context.Context) { full.Raise(ctx, l.log) },
 		Report:  l.report,
@@ -208,9 +212,10 @@ func (l *function) numbers(n *nf.Numbers) {
 	for _, d := range []struct {
 		why string
 		n   uint64
-	}{{"malformed", count.malformed}, {"beside_the_service", count.direct}, {"target_not_found", count.unplaced}} {
+	}{{"malformed", count.malformed}, {"beside_the_service", count.direct}, {"target_not_found", count.unplaced}, {"claims_a_virtual_address", count.claims}} {
 		n.Counter("load_balancer_dropped_packets_total", "Packets that were dropped.", float64(d.n), "why", d.why)
 	}
+	n.Counter("load_balancer_direct_answers_total", "Of the packets that passed: answers of targets that answer by themselves. A policy that leads them here costs for nothing.", float64(count.answers))
 	n.Counter("load_balancer_settled_total", "Directions of flows that were settled.", float64(l.settler.Counters().Settled))
 	if l.watch == nil {
 		return
@@ -229,7 +234,7 @@ func (l *function) report() {
 	l.frames.Do(func() {
 		b, c := l.balancer, l.frames.Counters()
 		l.log.Info("counter", "connections", len(b.table.all), "stations", len(b.table.owners), "evicted", b.table.evicted, "opening evicted", b.table.crowded, "up", b.count.up, "down", b.count.down,
-			"passed", b.count.passed, "malformed", b.count.malformed, "direct", b.count.direct, "target not found", b.count.unplaced, "settled", l.settler.Counters().Settled, "missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
+			"passed", b.count.passed, "malformed", b.count.malformed, "direct", b.count.direct, "target not found", b.count.unplaced, "claims", b.count.claims, "direct answers", b.count.answers, "settled", l.settler.Counters().Settled, "missed", c.Missed[nf.Up]+c.Missed[nf.Down], "refused", c.Refused[nf.Up]+c.Refused[nf.Down])
 		for _, v := range b.services {
 			n := make([]int, len(v.members))
 			for _, c := range b.table.all {

@@ -89,9 +89,12 @@ func (b *balancer) take(r *record, now time.Time) bool {
 		return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), port)
 	}
 	v := b.at[place{r.Proto, at(r.Virtual, r.VirtualPort)}]
-	m := b.from[place{r.Proto, at(r.Target, r.AtPort)}]
 	client := at(r.Client, r.ClientPort)
-	if v == nil || m.s != v || r.Phase >= uint8(phases) || r.SilentNs < 0 || client.Port() == 0 || !station.Single(client.Addr()) || client.Addr().Is4() != v.place.at.Addr().Is4() {
+	if v == nil {
+		return false
+	}
+	target, known := v.number[at(r.Target, r.AtPort)]
+	if !known || r.Phase >= uint8(phases) || r.SilentNs < 0 || client.Port() == 0 || !station.Single(client.Addr()) || client.Addr().Is4() != v.place.at.Addr().Is4() {
 		return false
 	}
 	if (phase(r.Phase) == datagrams) && r.Proto != nf.UDP || time.Duration(r.SilentNs) > silence[r.Phase] || len(b.table.all) >= b.table.room {
@@ -101,7 +104,7 @@ func (b *balancer) take(r *record, now time.Time) bool {
 	if b.table.all[k] != nil {
 		return false
 	}
-	c := b.table.add(k, m.index, phase(r.Phase), now.Add(-time.Duration(r.SilentNs)))
+	c := b.table.add(k, target, phase(r.Phase), now.Add(-time.Duration(r.SilentNs)))
 	c.answered = r.Answered
 	return true
 }

@@ -52,6 +52,18 @@ func guardValue(g flow.Guard) bpf.SteerGuard {
 			v.V6s++
 		}
 	}
+	for _, a := range g.Shared { // behind the others: see struct guard
+		mask := maskOf(netip.PrefixFrom(a, a.BitLen()))
+		if a.Is4() {
+			v.V4[v.V4s] = bpf.SteerGuard4{Addr: native4(a), Mask: binary.NativeEndian.Uint32(mask[:4])}
+			v.V4s++
+			v.V4Shared++
+		} else {
+			v.V6[v.V6s] = bpf.SteerGuard6{Addr: native6(a.As16()), Mask: native6(mask)}
+			v.V6s++
+			v.V6Shared++
+		}
+	}
 	return v
 }
 

@@ -169,6 +169,23 @@ func (w *world) guard(p *port) []*entry {
 	} else {
 		add(tableGuard, 1, nil, next)
 	}
+	// Packets come from addresses that several stations have, but nobody tells of them.
+	nobody := func(why flow.Refusal, m openflow.Match) { add(tableGuardKind, 9, m, refuse(why)) }
+	for _, a := range g.Shared {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if a.Is4() {
+			nobody(flow.RefusedARP, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSPA(p)))
+			nobody(flow.RefusedARP, openflow.Ethernet(flow.EtherTypeARP, openflow.ARPSPA(nowhere4), openflow.ARPTPA(p)))
+			add(tableGuardSource, 2, openflow.Ethernet(flow.EtherTypeIPv4, openflow.IPSrc(p)), list(goTo(tableIngress)))
+			continue
+		}
+		for _, t := range []uint8{routerAsk, neighbourAsk, neighbourTell} {
+			nobody(flow.RefusedND, openflow.ICMPv6(t, openflow.IPSrc(p)))
+		}
+		nobody(flow.RefusedND, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nowhere6), openflow.NDTarget(p)))
+		nobody(flow.RefusedND, openflow.ICMPv6(neighbourTell, openflow.NDTarget(p)))
+		add(tableGuardSource, 2, openflow.Ethernet(flow.EtherTypeIPv6, openflow.IPSrc(p)), list(goTo(tableGuardTarget)))
+	}
 	// What its lists allow.
 	source, target, pass := list(goTo(tableGuardSource)), list(goTo(tableGuardTarget)), list(goTo(tableIngress))
 	for _, m := range g.MACs {

@@ -16,7 +16,14 @@ import (
 func guard(st *Station, number byte) flow.Guard {
 	return flow.Guard{On: true, MACs: []flow.MAC{st.MAC}, Bound: true, Addresses: []netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, number}), 32), netip.MustParsePrefix("10.9.77.0/24"),
-		netip.PrefixFrom(fd57(number), 128), netip.PrefixFrom(flow.LinkLocal(st.MAC), 128)}}
+		netip.PrefixFrom(fd57(number), 128), netip.PrefixFrom(flow.LinkLocal(st.MAC), 128)}, Shared: shared(SharedNumber)}
+}
+
+// SharedNumber is the end of the addresses that the stations of GuardFrames share: 10.9.0.200 and fd57::c8.
+const SharedNumber = 200
+
+func shared(number byte) []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, number}), fd57(number)}
 }
 
 func fd57(number byte) netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 0x57, 15: number}) }
@@ -64,7 +71,8 @@ type hostile struct {
 	want  flow.Refusal
 }
 
-// GuardFrame is a frame from a station with the addresses 10.9.0.1, 10.9.77.0/24 and fd57::1 to one with 10.9.0.2 and fd57::2, and what its port's guard says.
+// GuardFrame is a frame from a station with the addresses 10.9.0.1, 10.9.77.0/24 and fd57::1, and those of SharedNumber, to one with 10.9.0.2 and fd57::2, and what
+// its port's guard says.
 type GuardFrame struct {
 	Name string
 	Data []byte
@@ -196,6 +204,26 @@ func hostileFrames() []hostile {
 	add("advertisement cut short", flow.RefusedND, in(v6, func(alice, bob flow.MAC, mark []byte) []byte {
 		return ipv6(1, 2, 58, 255, nil, nd(136, 1, 0, alice, mark)[:20])
 	}))
+	add("packet from a shared address", flow.Accepted, in(v4, four(SharedNumber, 17, 0, 5, 6)))
+	add("TCP from a shared address", flow.Accepted, in(v4, four(SharedNumber, 6, 0, 5, 6)))
+	add("bob's MAC and a shared address", flow.RefusedMAC, func(alice, bob flow.MAC, mark []byte) []byte {
+		return l2(alice, bob, nil, v4, four(SharedNumber, 17, 0, 5, 6)(alice, bob, mark))
+	})
+	add("ARP request for a shared address", flow.Accepted, in(flow.EtherTypeARP, arp(1, true, 1, SharedNumber)))
+	add("ARP request from a shared address", flow.RefusedARP, in(flow.EtherTypeARP, arp(1, true, SharedNumber, 2)))
+	add("ARP reply for a shared address", flow.RefusedARP, in(flow.EtherTypeARP, arp(2, true, SharedNumber, 2)))
+	add("ARP probe of a shared address", flow.RefusedARP, in(flow.EtherTypeARP, arp(1, true, 0, SharedNumber)))
+	add("gratuitous ARP for a shared address", flow.RefusedARP, in(flow.EtherTypeARP, arp(1, true, SharedNumber, SharedNumber), 0))
+	add("IPv6 packet from a shared address", flow.Accepted, in(v6, func(_, _ flow.MAC, mark []byte) []byte {
+		return ipv6(SharedNumber, 2, 17, 9, nil, udp(5, 6, mark))
+	}))
+	add("echo reply from a shared address", flow.Accepted, in(v6, message(SharedNumber, 129)))
+	add("router solicitation from a shared address", flow.RefusedND, in(v6, message(SharedNumber, 133)))
+	add("solicitation from a shared address", flow.RefusedND, in(v6, discovery(SharedNumber, 135, 2, 1, true)))
+	add("advertisement of a shared address", flow.RefusedND, in(v6, discovery(1, 136, SharedNumber, 2, true)))
+	add("advertisement of a shared address behind headers", flow.RefusedND, in(v6, discovery(1, 136, SharedNumber, 2, true, 60)))
+	add("advertisement from a shared address", flow.RefusedND, in(v6, discovery(SharedNumber, 136, 1, 2, true)))
+	add("detection of duplicates of a shared address", flow.RefusedND, in(v6, discovery(0, 135, SharedNumber, 0, true)))
 	add("unknown ethertype", flow.Accepted, func(alice, bob flow.MAC, mark []byte) []byte { return l2(bob, alice, nil, 0x1234, mark) })
 	return all
 }
@@ -296,6 +324,10 @@ func testGuardRandom(t *testing.T, open Factory) {
 				g.Bound, g.Addresses = false, nil
 			case 2:
 				g.MACs = nil
+			}
+			g.Shared = nil
+			if n := rapid.ByteRange(0, 3).Draw(rt, "shared"); n > 0 { // an own one, perhaps
+				g.Shared = shared(n)
 			}
 			if g.Equal(st.E.Guard) {
 				continue

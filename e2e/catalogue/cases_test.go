@@ -122,6 +122,11 @@ var cases = map[string]capture{
 			"udp 10.0.0.1:4000 10.0.1.1:9"),
 		reverse: series(8, "tcp 10.0.1.1:8080 10.0.0.1:4001", "udp [2001:db8::1:1]:5353 [2001:db8::1]:4000", "tcp 10.0.1.1:22 10.0.0.1:4000", "udp 10.0.1.1:8080 10.0.0.1:4000"),
 	},
+	"load-balancer/test/direct": { // MAC addresses change alone; a target's port beside the service and answers pass
+		in: series(12, "tcp 10.0.0.1:4000 10.0.0.100:80 syn", "tcp 10.0.0.1:4001 10.0.0.100:80 syn", "tcp 10.0.0.1:4002 10.0.0.100:80 syn", "udp [2001:db8::1]:4000 [2001:db8::100]:53", "tcp 10.0.0.1:4000 10.0.1.1:80 syn",
+			"udp 10.0.0.1:4000 10.0.1.1:9"),
+		reverse: series(8, "tcp 10.0.0.100:80 10.0.0.1:4001", "udp [2001:db8::100]:53 [2001:db8::1]:4000", "tcp 10.0.1.1:80 10.0.0.1:4000", "udp 10.0.1.1:8080 10.0.0.1:4000"),
+	},
 	"shaper/test/frames": allKinds,
 	"cache/test/others": { // it is for new connections to tcp/8080, where it speaks for itself, at any time; so here is what passes
 		in: append(slices.Clone(allKinds.in), packet("udp 10.0.0.1:4000 10.0.0.2:8080", 13), packet("tcp 10.0.0.1:4000 10.0.0.2:8081 syn", 14), packet("tcp 10.0.0.1:4000 10.0.0.2:8080", 15),

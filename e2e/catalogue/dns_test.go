@@ -23,6 +23,12 @@ import (
 // example is the YAML of a function's README.
 func example(t *testing.T, function string) string {
 	t.Helper()
+	return nthExample(t, function, 1)
+}
+
+// nthExample is the n-th one, from 1.
+func nthExample(t *testing.T, function string, n int) string {
+	t.Helper()
 	top, err := rig.Top()
 	if err != nil {
 		t.Fatal(err)
@@ -31,10 +37,13 @@ func example(t *testing.T, function string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(text), "```yaml\n")
-	block, _, closed := strings.Cut(rest, "```")
-	if !ok || !closed {
-		t.Fatalf("no YAML in the README of %s", function)
+	blocks := strings.Split(string(text), "```yaml\n")
+	if len(blocks) <= n {
+		t.Fatalf("the README of %s has %d examples in YAML: want the one of number %d", function, len(blocks)-1, n)
+	}
+	block, _, closed := strings.Cut(blocks[n], "```")
+	if !closed {
+		t.Fatalf("no end of the YAML in the README of %s", function)
 	}
 	return block
 }

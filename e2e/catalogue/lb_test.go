@@ -1,6 +1,7 @@
 package catalogue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -98,6 +99,12 @@ func TestConnectionsAreBalancedInAChain(t *testing.T) {
 // greet says to each client where it is and who the client is, and then sends back what comes, until it is stopped.
 func greet(t *testing.T, space, addr string) (stop func()) {
 	t.Helper()
+	return greetAs(t, space, addr, "")
+}
+
+// greetAs says who it is instead of where; empty: where.
+func greetAs(t *testing.T, space, addr, who string) (stop func()) {
+	t.Helper()
 	var l net.Listener
 	if err := netns.Do(space, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
 		t.Fatal(err)
@@ -112,7 +119,7 @@ func greet(t *testing.T, space, addr string) (stop func()) {
 			wg.Go(func() {
 				defer c.Close()
 				defer context.AfterFunc(t.Context(), func() { c.Close() })()
-				_, _ = fmt.Fprintf(c, "%-100s", c.LocalAddr().String()+" "+c.RemoteAddr().String())
+				_, _ = fmt.Fprintf(c, "%-100s", cmp.Or(who, c.LocalAddr().String())+" "+c.RemoteAddr().String())
 				_, _ = io.Copy(c, c)
 			})
 		}

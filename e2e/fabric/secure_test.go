@@ -24,7 +24,7 @@ func TestPortSecurityAtAnOpenFlowPort(t *testing.T) {
 	objects := func(security string) string {
 		return "endpoints:\n  vm1: {address: 10.9.0.1/16, addresses: [\"fd57::1/64\"]" + security + "}\n  vm2: {address: 10.9.0.2/16}\n"
 	}
-	const secure = ", port_security: {mode: on, addresses: [10.9.77.0/24]}"
+	const secure = ", port_security: {mode: on, addresses: [10.9.77.0/24], shared: [10.9.0.200, \"fd57::c8\"]}"
 	chain := "functions:\n  nf: {image: wire}\nchains:\n  c: nf\npolicies:\n  p: {from: vm1, mode: exhaustive, chain: c}\n"
 	b.apply(objects(""))
 	b.reach("vm1", "10.9.0.2")
@@ -75,7 +75,7 @@ func TestPortSecurityAtAnOpenFlowPort(t *testing.T) {
 	for _, x := range []struct{ what, document string }{
 		{"ordinary forwarding", objects(secure)},
 		{"an exhaustive chain", objects(secure) + chain},
-		{"unasked, where port and MAC are given", objects(fmt.Sprintf(", switch: s1, switch_port: %q, mac: %q", at, flow.MAC(alice.MAC)))},
+		{"unasked, where port and MAC are given", objects(fmt.Sprintf(", switch: s1, switch_port: %q, mac: %q, port_security: {shared: [10.9.0.200, \"fd57::c8\"]}", at, flow.MAC(alice.MAC)))},
 	} {
 		what := x.what
 		b.apply(x.document, "--prune")

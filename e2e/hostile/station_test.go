@@ -21,6 +21,8 @@ var switches = []string{"ebpf", "ovs"}
 
 const (
 	alice6, bob6, mallory4, mallory6 = "fd57::1", "fd57::2", "10.9.0.66", "fd57::66"
+	shared4, shared6                 = "10.9.0.100", "fd57::100" // that mallory may send from
+	others4, others6                 = "10.9.0.101", "fd57::101" // that bob alone may send from
 
 	pps      = 2000
 	repeats  = 50   // of an attack's frames
@@ -102,6 +104,33 @@ func attacks() []attack {
 		{"IPv6 source of the victim", "source", one(func(s *station) []byte {
 			return frame(s.bob, s.mallory, v6, udp6(alice6, bob6, 9000, 9000, "forged-six"))
 		}), "forged-six"},
+		{"IPv4 source that only others share", "source", one(func(s *station) []byte {
+			return frame(s.bob, s.mallory, v4, udp4(others4, rig.BobAddr, 9000, 9000, "forged-others"))
+		}), "forged-others"},
+		{"IPv6 source that only others share", "source", one(func(s *station) []byte {
+			return frame(s.bob, s.mallory, v6, udp6(others6, bob6, 9000, 9000, "forged-others6"))
+		}), "forged-others6"},
+		{"the victim's MAC, and a source that is shared", "mac", one(func(s *station) []byte {
+			return frame(s.bob, s.alice, v4, udp4(shared4, rig.BobAddr, 9000, 9000, "forged-shared"))
+		}), "forged-shared"},
+		{"ARP reply: the shared address is here", "arp", one(func(s *station) []byte {
+			return frame(s.alice, s.mallory, arpKind, arp(2, s.mallory, shared4, s.alice, rig.AliceAddr))
+		}), ""},
+		{"ARP request that tells of the shared address", "arp", one(func(s *station) []byte {
+			return frame(everybody, s.mallory, arpKind, arp(1, s.mallory, shared4, make([]byte, 6), rig.AliceAddr))
+		}), ""},
+		{"gratuitous ARP for the shared address, behind a priority tag", "arp", one(func(s *station) []byte {
+			return tagged(frame(everybody, s.mallory, arpKind, arp(1, s.mallory, shared4, make([]byte, 6), shared4)), 0x8100, 0)
+		}), ""},
+		{"neighbour advertisement of the shared address", "nd", one(func(s *station) []byte {
+			return frame(s.bob, s.mallory, v6, icmp6(mallory6, bob6, []byte{136, 0, 0, 0, 0x60, 0, 0, 0}, raw(shared6), option(2, s.mallory)))
+		}), ""},
+		{"neighbour solicitation from the shared address", "nd", one(func(s *station) []byte {
+			return frame(s.bob, s.mallory, v6, icmp6(shared6, bob6, []byte{135, 0, 0, 0, 0, 0, 0, 0}, raw(bob6), option(1, s.mallory)))
+		}), ""},
+		{"router solicitation from the shared address", "nd", one(func(s *station) []byte {
+			return frame(s.bob, s.mallory, v6, icmp6(shared6, bob6, []byte{133, 0, 0, 0, 0, 0, 0, 0}, option(1, s.mallory)))
+		}), ""},
 		{"the victim's MAC", "mac", one(func(s *station) []byte {
 			return frame(s.bob, s.alice, v4, udp4(mallory4, rig.BobAddr, 9000, 9000, "forged-mac"))
 		}), "forged-mac"},
@@ -142,15 +171,15 @@ func TestStation(t *testing.T) {
 			r.MustApply(ctx, t, fmt.Sprintf(`
 endpoints:
   alice: {netns: %s, interface: eth0, address: %s/24, addresses: ["%s/64"]}
-  bob: {netns: %s, interface: eth0, address: %s/24, addresses: ["%s/64"]}
-  mallory: {netns: %s, interface: eth0, address: %s/24, addresses: ["%s/64"]}
+  bob: {netns: %s, interface: eth0, address: %s/24, addresses: ["%s/64"], port_security: {shared: [%s, "%s"]}}
+  mallory: {netns: %s, interface: eth0, address: %s/24, addresses: ["%s/64"], port_security: {shared: [%s, "%s"]}}
 functions:
   w: {image: wire}
 chains:
   c: w
 policies:
   p: {from: alice, to: bob, match: [udp], chain: c}
-`, r.Alice(), rig.AliceAddr, alice6, r.Bob(), rig.BobAddr, bob6, enemy, mallory4, mallory6))
+`, r.Alice(), rig.AliceAddr, alice6, r.Bob(), rig.BobAddr, bob6, others4, others6, enemy, mallory4, mallory6, shared4, shared6))
 			s := newStation(ctx, t, r, enemy)
 			for _, a := range attacks() {
 				s.try(ctx, t, sw, a)
@@ -189,6 +218,13 @@ func newStation(ctx context.Context, t *testing.T, r *rig.Rig, enemy string) *st
 			_, err := r.Ping(ctx, ping[0], ping[1], 2, "0.01")
 			return err == nil, fmt.Sprint(ping, err)
 		})
+	}
+	for _, v := range []string{r.Alice(), r.Bob()} { // they know where the shared addresses are: a Linux takes notice of others' word then only
+		for _, a := range []string{shared4, shared6} {
+			if out, err := r.Run(ctx, v, "ip", "neigh", "replace", a, "lladdr", "02:00:00:00:00:64", "dev", "eth0", "nud", "stale"); err != nil {
+				t.Fatal(err, out)
+			}
+		}
 	}
 	var err error
 	if s.send, err = rig.NewSender(enemy, "eth0"); err != nil {

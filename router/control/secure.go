@@ -99,6 +99,11 @@ func (l *loop) guardAt(at discovery.Seat, endpoint string, g flow.Guard) {
 			have.Addresses = append(slices.Clip(have.Addresses), p)
 		}
 	}
+	for _, a := range g.Shared {
+		if !slices.Contains(have.Shared, a) {
+			have.Shared = append(slices.Clip(have.Shared), a)
+		}
+	}
 	have.Bound, have.DHCPServer, have.Router = have.Bound && g.Bound, have.DHCPServer || g.DHCPServer, have.Router || g.Router
 	l.guards[at] = have
 }
@@ -200,10 +205,29 @@ func (s *securing) kinds() {
 		s.add(checkKind, 4, checkSource, openflow.Ethernet(v4)...)
 		s.add(checkKind, 4, checkSource, openflow.Ethernet(v6)...)
 	}
-	if len(s.g.MACs) > 0 || s.g.Bound {
+	if len(s.g.MACs) > 0 || s.g.Bound || len(s.g.Shared) > 0 {
 		s.add(checkKind, 4, checkLink, openflow.Ethernet(flow.EtherTypeARP)...)
 	}
 	s.add(checkKind, 0, 0)
+	s.shared()
+}
+
+// shared drops what tells of addresses that several stations have.
+func (s *securing) shared() {
+	const arp = flow.EtherTypeARP
+	for _, a := range s.g.Shared {
+		p := netip.PrefixFrom(a, a.BitLen())
+		if a.Is4() {
+			s.drop(checkKind, 9, flow.RefusedARP, openflow.Ethernet(arp, openflow.ARPSPA(p))...)
+			s.drop(checkKind, 9, flow.RefusedARP, openflow.Ethernet(arp, openflow.ARPSPA(nobody4), openflow.ARPTPA(p))...)
+			continue
+		}
+		for _, t := range []uint8{routerAsk, neighbourAsk, neighbourTell} {
+			s.drop(checkKind, 9, flow.RefusedND, openflow.ICMPv6(t, openflow.IPSrc(p))...)
+		}
+		s.drop(checkKind, 9, flow.RefusedND, openflow.ICMPv6(neighbourAsk, openflow.IPSrc(nobody6), openflow.NDTarget(p))...)
+		s.drop(checkKind, 9, flow.RefusedND, openflow.ICMPv6(neighbourTell, openflow.NDTarget(p))...)
+	}
 }
 
 // links checks the MACs that ARP and neighbour discovery tell.
@@ -234,6 +258,13 @@ func (s *securing) sources() {
 			continue
 		}
 		s.add(checkSource, 2, checkTarget, openflow.Ethernet(v6, openflow.IPSrc(a))...)
+	}
+	for _, a := range s.g.Shared {
+		if p := netip.PrefixFrom(a, a.BitLen()); a.Is4() {
+			s.add(checkSource, 2, 0, openflow.Ethernet(v4, openflow.IPSrc(p))...)
+		} else {
+			s.add(checkSource, 2, checkTarget, openflow.Ethernet(v6, openflow.IPSrc(p))...)
+		}
 	}
 	if s.g.Bound {
 		s.drop(checkSource, 3, flow.RefusedARP, openflow.Ethernet(arp, openflow.ARPSPA(nobody4))...)

@@ -2359,6 +2359,7 @@ export interface components {
             macs?: string[] | null;
             mode?: string;
             router?: boolean;
+            shared?: string[] | null;
         };
         Problem: {
             /** Format: int64 */

@@ -50,6 +50,7 @@ export default function EndpointDetail() {
     ["MAC", (e.status.mac || s.mac) && <span className="mono">{e.status.mac || s.mac}</span>],
     ["MTU", s.mtu],
     ["port security", s.port_security?.mode],
+    ["shared addresses", s.port_security?.shared && <span className="mono">{s.port_security.shared.join(", ")}</span>],
     ["sends", rate?.rx && `${count(Math.round(rate.rx.packets))}/s, ${bits(rate.rx.bytes)}`],
     ["receives", rate?.tx && `${count(Math.round(rate.tx.packets))}/s, ${bits(rate.tx.bytes)}`],
     ["dropped", rate && rate.port.dropped.packets > 0 && count(rate.port.dropped.packets)],
