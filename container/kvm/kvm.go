@@ -24,6 +24,7 @@ import (
 	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 const (
@@ -76,6 +77,7 @@ type Engine struct {
 	log   *slog.Logger
 	want  string        // kernel
 	boots time.Duration // how long a machine may take to come up
+	joins time.Duration // how long a switch may take to serve its shared ports
 
 	booting chan struct{} // full: as many machines come up as there are processors, and more would only make all of them late
 	making  sync.Mutex    // held while what all machines have in common is made, or tried
@@ -104,7 +106,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -119,6 +121,11 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		}
 	}
 	return &Runtime{r, e}, nil
+}
+
+// PortKinds: machines are joined by veths, as containers are, or share their memory with a switch that takes nothing else. See container.Shared.
+func (*Runtime) PortKinds() []portkind.Kind {
+	return []portkind.Kind{portkind.Veth, portkind.VhostUser}
 }
 
 // missing tells what this host lacks; looked is how the search for QEMU ended.
@@ -146,7 +153,7 @@ var answers kernel.PerFile[string]
 
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
-	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true, Machine: true}
+	a := container.About{Name: Name, Ports: (*Runtime)(nil).PortKinds(), Userns: true, Machine: true}
 	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if err := missing(o, err); err != nil {
 		a.Missing = err.Error()
@@ -234,6 +241,9 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	if err := checkArch(c.Rootfs, c.Args[0]); err != nil {
 		return err
 	}
+	if err := checkShared(c.Shared, e.home.LimitsOf(c.Spec).Memory); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(e.home.Root(), 0o700); err != nil {
 		return err
 	}
@@ -267,9 +277,11 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		defer closeAll(ports)
 	}
 	limits := e.home.LimitsOf(c.Spec)
-	from, err := e.template(ctx, sys, shape, kind{limits.Memory, processors(limits), len(ports)})
-	if err != nil {
-		return err
+	var from *template
+	if c.Shared == nil { // the switch would speak to devices of another machine
+		if from, err = e.template(ctx, sys, shape, kind{limits.Memory, processors(limits), len(ports)}); err != nil {
+			return err
+		}
 	}
 	if from != nil {
 		defer from.close()
@@ -306,6 +318,9 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 			err = e.explain(c, err)
 		}
 		cancel()
+	}
+	if err == nil && c.Shared != nil {
+		err = e.joined(ctx, c)
 	}
 	if err == nil {
 		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
