@@ -87,6 +87,7 @@ func TestPortsThatNobodyServes(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) || time.Since(begin) > time.Minute {
 				t.Errorf("%v after %s: want %q", err, time.Since(begin), c.want)
 			}
+			t.Log(err)
 			if all, err := r.List(t.Context()); err != nil || len(all) > 0 {
 				t.Errorf("%+v, %v", all, err)
 			}

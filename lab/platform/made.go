@@ -359,7 +359,7 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 	if err != nil {
 		return forwards, err
 	}
-	if w.program != nil {
+	if w.program != nil || m.fn.machine {
 		if err := m.weigh(pid); err != nil {
 			return forwards, err
 		}
