@@ -286,13 +286,17 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if from != nil {
 		defer from.close()
 	}
-	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
-	if from != nil && errors.Is(err, errNotUp) {
+	boots := e.boots
+	if c.Shared != nil { // it has a second try, as a template's machine: one that is emulated hangs now and then as it boots, on a busy host
+		boots /= 3
+	}
+	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run, boots)
+	if (from != nil || c.Shared != nil) && errors.Is(err, errNotUp) {
 		why := err
 		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
 			_ = os.Remove(filepath.Join(c.Bundle, name))
 		}
-		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
+		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run, e.boots); err == nil && from != nil {
 			e.giveUp(from, why)
 		}
 	}
@@ -302,8 +306,8 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	return made(pid, true)
 }
 
-// bootFrom has a machine come up, from a template or, with nil, by itself.
-func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool) (int, error) {
+// bootFrom has a machine come up within a time, from a template or, with nil, by itself.
+func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool, boots time.Duration) (int, error) {
 	sockets, err := e.writeConfig(c, from, ports)
 	if err != nil {
 		return 0, err
@@ -323,7 +327,7 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 		err = e.joined(ctx, c)
 	}
 	if err == nil {
-		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
+		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run, boots)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -348,7 +352,7 @@ func (notUp) Is(target error) bool { return target == errNotUp }
 func (n notUp) Unwrap() error      { return n.error }
 
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
+func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool, boots time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, starvedIn)
 	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
@@ -358,12 +362,12 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	up, done := inTime(ctx, pid, e.boots)
+	up, done := inTime(ctx, pid, boots)
 	defer done()
 	state, err := l.sync(up)
 	switch {
 	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
-		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
+		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, boots))
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
 	case err != nil:

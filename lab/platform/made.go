@@ -172,6 +172,9 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && f.inside != nil && (f.forwarder == "" || !n.wires), each: time.Second, destroyer: n.destroy, weights: tally{}}
 	if r.machine {
 		m.each = bootsIn
+		if n.threads > 0 { // beside threads that poll, and without a template
+			m.each *= 2
+		}
 	}
 	if err := m.build(ctx, o, r, n); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -304,7 +307,7 @@ func wireNumber(name string) (i int) {
 // grow makes functions until there are n.
 func (m *made) grow(ctx context.Context, n int) error {
 	within := patience + time.Duration(n-len(m.names))*m.each
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%d functions beside %d have not come up within %s: this machine is too busy, or has too few processors for them", n-len(m.names), len(m.names), within))
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("not all of %d functions came up within %s: this machine is too busy, or has too few processors for them", n-len(m.names), within))
 	defer cancel()
 	var mu sync.Mutex
 	var errs []error
