@@ -78,8 +78,21 @@ type Spec struct {
 	UID, GID     uint32
 	// Forwarder is what hands frames on between the ports in and out where the image's program does not: "wire", each frame as it is. Only a machine does it
 	// itself (About.Machine): of a container's ports everybody outside could.
-	Forwarder   string `json:",omitempty"`
+	Forwarder string `json:",omitempty"`
+	// Shared are ports of the kind portkind.VhostUser, beside the links of Netns. Only a machine has such.
+	Shared      *Shared `json:",omitempty"`
 	Annotations map[string]string
+}
+
+// Shared are ports by which a machine shares its memory with a switch in user space (vhost-user). The machine listens, and the switch connects, again whenever it was
+// away. Create waits until it has, so the switch has its ports before.
+type Shared struct {
+	// Dir is a directory for nothing but the ports' sockets, each by its port's name. It is given to the machine's user, and stays its maker's to remove.
+	Dir   string
+	Ports []string // interfaces inside, such as in and out
+	// Direct leaves the devices to the program, as DPDK wants them: the machine's kernel has no driver on them but that by which the program gets at them
+	// (uio_pci_generic), sets hugepages apart, and shows /sys for writing. The devices are kvm.Device(0) and so on, on PCI. The program wants CAP_SYS_ADMIN, to find where its memory is.
+	Direct bool `json:",omitempty"`
 }
 
 // Mount is a bind mount into the container.

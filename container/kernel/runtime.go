@@ -253,6 +253,9 @@ func (r *Runtime) make(ctx context.Context, e *entry, s container.Spec, run bool
 	if s.Forwarder != "" && r.machine == nil {
 		return fmt.Errorf("forwarder %q: only a virtual machine forwards by itself", s.Forwarder)
 	}
+	if s.Shared != nil && r.machine == nil {
+		return fmt.Errorf("ports of kind %s: the runtime %s has none: only a virtual machine shares its memory with a switch", portkind.VhostUser, r.Home.engine)
+	}
 	if err := r.checkLimits(s); err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"weir.dev/weir/container/kvm/channel"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/netns"
+	"weir.dev/weir/portkind"
 )
 
 const (
@@ -76,6 +77,7 @@ type Engine struct {
 	log   *slog.Logger
 	want  string        // kernel
 	boots time.Duration // how long a machine may take to come up
+	joins time.Duration // how long a switch may take to serve its shared ports
 
 	booting chan struct{} // full: as many machines come up as there are processors, and more would only make all of them late
 	making  sync.Mutex    // held while what all machines have in common is made, or tried
@@ -104,7 +106,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -119,6 +121,11 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 		}
 	}
 	return &Runtime{r, e}, nil
+}
+
+// PortKinds: machines are joined by veths, as containers are, or share their memory with a switch that takes nothing else. See container.Shared.
+func (*Runtime) PortKinds() []portkind.Kind {
+	return []portkind.Kind{portkind.Veth, portkind.VhostUser}
 }
 
 // missing tells what this host lacks; looked is how the search for QEMU ended.
@@ -146,7 +153,7 @@ var answers kernel.PerFile[string]
 
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
-	a := container.About{Name: Name, Ports: (*kernel.Runtime)(nil).PortKinds(), Userns: true, Machine: true}
+	a := container.About{Name: Name, Ports: (*Runtime)(nil).PortKinds(), Userns: true, Machine: true}
 	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if err := missing(o, err); err != nil {
 		a.Missing = err.Error()
@@ -234,6 +241,9 @@ func (e *Engine) Prepare(c kernel.Container) error {
 	if err := checkArch(c.Rootfs, c.Args[0]); err != nil {
 		return err
 	}
+	if err := checkShared(c.Shared, e.home.LimitsOf(c.Spec).Memory); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(e.home.Root(), 0o700); err != nil {
 		return err
 	}
@@ -267,20 +277,26 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		defer closeAll(ports)
 	}
 	limits := e.home.LimitsOf(c.Spec)
-	from, err := e.template(ctx, sys, shape, kind{limits.Memory, processors(limits), len(ports)})
-	if err != nil {
-		return err
+	var from *template
+	if c.Shared == nil { // the switch would speak to devices of another machine
+		if from, err = e.template(ctx, sys, shape, kind{limits.Memory, processors(limits), len(ports)}); err != nil {
+			return err
+		}
 	}
 	if from != nil {
 		defer from.close()
 	}
-	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
-	if from != nil && errors.Is(err, errNotUp) {
+	boots := e.boots
+	if c.Shared != nil { // it has a second try, as a template's machine: one that is emulated hangs now and then as it boots, on a busy host
+		boots /= 3
+	}
+	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run, boots)
+	if (from != nil || c.Shared != nil) && errors.Is(err, errNotUp) {
 		why := err
 		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
 			_ = os.Remove(filepath.Join(c.Bundle, name))
 		}
-		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
+		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run, e.boots); err == nil && from != nil {
 			e.giveUp(from, why)
 		}
 	}
@@ -290,8 +306,8 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	return made(pid, true)
 }
 
-// bootFrom has a machine come up, from a template or, with nil, by itself.
-func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool) (int, error) {
+// bootFrom has a machine come up within a time, from a template or, with nil, by itself.
+func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool, boots time.Duration) (int, error) {
 	sockets, err := e.writeConfig(c, from, ports)
 	if err != nil {
 		return 0, err
@@ -307,8 +323,11 @@ func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s
 		}
 		cancel()
 	}
+	if err == nil && c.Shared != nil {
+		err = e.joined(ctx, c)
+	}
 	if err == nil {
-		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
+		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run, boots)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -333,7 +352,7 @@ func (notUp) Is(target error) bool { return target == errNotUp }
 func (n notUp) Unwrap() error      { return n.error }
 
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
+func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool, boots time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, starvedIn)
 	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
@@ -343,12 +362,12 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	up, done := inTime(ctx, pid, e.boots)
+	up, done := inTime(ctx, pid, boots)
 	defer done()
 	state, err := l.sync(up)
 	switch {
 	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
-		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
+		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, boots))
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
 	case err != nil:

@@ -49,6 +49,9 @@ func (e *Engine) writeConfig(c kernel.Container, from *template, ports []*port) 
 	for _, p := range ports {
 		m.Links = append(m.Links, channel.Link{MAC: p.mac.String(), Name: p.name, MTU: p.mtu})
 	}
+	if c.Shared != nil {
+		share(&m, c)
+	}
 	if from != nil {
 		m.Seed, m.Now = make([]byte, 64), time.Now().UnixNano()
 		if _, err := rand.Read(m.Seed); err != nil {
@@ -207,7 +210,11 @@ func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s sh
 	if o.err != nil {
 		return nil, o.err
 	}
-	var q command
+	user, err := e.user(c)
+	if err != nil {
+		return nil, err
+	}
+	q := command{pci: c.Shared != nil}
 	extra := []string{}
 	if from != nil {
 		if err := q.copies(from); err != nil {
@@ -224,13 +231,12 @@ func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s sh
 	for i, p := range ports {
 		q.netdev(s, i, p)
 	}
+	if c.Shared != nil {
+		q.share(s, len(ports), c, o.keep(socketDir(c.Shared.Dir, user)))
+	}
 	words := o.written(wordsFile)
 	if o.err != nil {
 		return nil, fmt.Errorf("files of the virtual machine: %w", o.err)
-	}
-	user, err := e.user(c)
-	if err != nil {
-		return nil, err
 	}
 	cmd, err := e.run(ctx, c.Spec, user, q, words)
 	if err != nil && from != nil && ctx.Err() == nil {

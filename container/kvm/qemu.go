@@ -32,6 +32,7 @@ type command struct {
 	files  []*os.File
 	sets   int
 	ram    int     // its number
+	pci    bool    // the machine has that bus, whatever its kind
 	filler *filler // of a machine's memory, before QEMU; nil: it begins empty
 }
 
@@ -65,6 +66,9 @@ func (c *command) basis(s shape, memory int64, cpus int, ram *os.File) {
 	machine, accel, cpu := s.Machine, s.Accel, "host"
 	if machine == "microvm" {
 		machine += ",x-option-roms=off,rtc=on,isa-serial=on,acpi=on,auto-kernel-cmdline=off"
+		if c.pci {
+			machine += ",pcie=on"
+		}
 	}
 	if accel == "tcg" {
 		accel, cpu = "tcg,tb-size="+strconv.Itoa(translated), "max"
@@ -116,7 +120,7 @@ func (c *command) netdev(s shape, i int, p *port) {
 	for _, f := range p.hold {
 		c.fd(f)
 	}
-	c.interfaceOf(s, backend, i, p.mac, p.mtu)
+	c.interfaceOf(s.device("net"), backend, i, p.mac, p.mtu)
 }
 
 // devices are those that every machine has besides its interfaces.
@@ -129,11 +133,11 @@ func (c *command) devices(s shape, modules, root, config, control, qmp, log *os.
 }
 
 // interfaceOf a machine, at a backend of QEMU's.
-func (c *command) interfaceOf(s shape, backend string, i int, mac net.HardwareAddr, mtu int) {
+func (c *command) interfaceOf(device, backend string, i int, mac net.HardwareAddr, mtu int) {
 	id := "net" + strconv.Itoa(i)
 	// No filter of VLANs: a function sees what a veth would show it. No word of the link's state: it is up from the beginning. A kernel that has to ask for it takes the
 	// interface to be down at first, up to a second long, and a bridge in the machine does not forward meanwhile.
-	c.add("-netdev", backend+",id="+id, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off,status=off", s.device("net"), id, mac, mtu))
+	c.add("-netdev", backend+",id="+id, "-device", fmt.Sprintf("%s,netdev=%s,mac=%s,host_mtu=%d,ctrl_vlan=off,status=off", device, id, mac, mtu))
 }
 
 // lines are those between the machine and us.

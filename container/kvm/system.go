@@ -38,7 +38,7 @@ func (s system) initrd() string  { return filepath.Join(s.dir, "initrd") }
 func (s system) modules() string { return filepath.Join(s.dir, "modules") }
 
 // systemFormat is to be increased when other files are made from the same ones.
-const systemFormat = "2"
+const systemFormat = "3"
 
 // boot are the modules without which the guest does not find its disks, its ports and its driver. Of each group any one will do.
 var boot = [][]string{{"virtio_mmio"}, {"virtio_pci"}, {"virtio_blk"}, {"virtio_net"}, {"virtio_console"}, {"erofs"}, {"af_packet"}, {"virtio_balloon"}}
@@ -51,6 +51,7 @@ var loadable = []string{
 	"kernel/net/", "kernel/drivers/net/veth", "kernel/drivers/net/tun", "kernel/drivers/net/tap", "kernel/drivers/net/vxlan", "kernel/drivers/net/geneve",
 	"kernel/drivers/net/dummy", "kernel/drivers/net/ifb", "kernel/drivers/net/macvlan", "kernel/drivers/net/ipvlan", "kernel/drivers/net/vrf",
 	"kernel/drivers/net/bonding", "kernel/drivers/net/wireguard", "kernel/fs/overlayfs/",
+	"kernel/drivers/uio/uio.", "kernel/drivers/uio/" + channel.DirectDriver,
 }
 
 // unwanted among them are for hardware or other hosts.

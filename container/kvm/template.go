@@ -178,7 +178,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Template)
 	q.devices(s, disk(), disk(), disk(), o.listens(controlSocket), o.listens(qmpSocket), o.written("log"))
 	for i := range k.links {
-		q.interfaceOf(s, fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
+		q.interfaceOf(s.device("net"), fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
 	}
 	words := o.written(wordsFile)
 	if o.err != nil {

@@ -239,6 +239,7 @@ func kindOf(r runtimeMaker, n networkMaker, f function) (Kind, error) {
 	if r.machine && f.name != byBridges && f.program == nil {
 		return Kind{}, fmt.Errorf("runtime %s: what forwards in a virtual machine is a bridge, or a program: want another function, such as %s", p.Runtime, byBridges)
 	}
+	f.machine = r.machine
 	if f.name == byXSK && r.name != bare {
 		return Kind{}, fmt.Errorf("runtime %s: %s loads a BPF program, for which no container has the right: want the runtime %s", p.Runtime, f.name, bare)
 	}
@@ -248,7 +249,7 @@ func kindOf(r runtimeMaker, n networkMaker, f function) (Kind, error) {
 			if os.Geteuid() != 0 {
 				return "needs root"
 			}
-			return cmp.Or(n.check(o), f.check(o, p.Runtime == bare), vhostOf(p, n, f), r.check(o))
+			return cmp.Or(n.check(o), f.check(o, p.Runtime == bare), vhostOf(p, n), r.check(o))
 		},
 		Open:  func(ctx context.Context, o Options) (Platform, error) { return openMade(ctx, o, r, n, f) },
 		Least: len(f.turns), Most: maxWires, Skbs: true, Process: n.process || r.machine || f.program != nil, Splits: n.splits, Polls: pollsOf(n, f), Inherent: f.inherits(n.inherent),

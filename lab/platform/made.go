@@ -84,6 +84,7 @@ type function struct {
 	turns []*program
 	// neighbours: it answers ARP, which therefore has to lead through it.
 	neighbours bool
+	machine    bool // it is in a virtual machine
 }
 
 // at is the program of a chain's i-th function.
@@ -157,7 +158,8 @@ type made struct {
 	led       bool          // one is
 	each      time.Duration // that making a function may take
 	destroyer func(context.Context, links) error
-	pollers   pollers
+	pollers   pollers // functions
+	switching pollers // the switch
 	weighing  sync.Mutex
 	weights   tally // SettingWeight of all processes that were functions
 }
@@ -170,6 +172,9 @@ func openMade(ctx context.Context, o Options, r runtimeMaker, n networkMaker, f 
 	m := &made{links: linksOf(inst), fn: f, inside: !r.machine && f.inside != nil && (f.forwarder == "" || !n.wires), each: time.Second, destroyer: n.destroy, weights: tally{}}
 	if r.machine {
 		m.each = bootsIn
+		if n.threads > 0 { // beside threads that poll, and without a template
+			m.each *= 2
+		}
 	}
 	if err := m.build(ctx, o, r, n); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -192,7 +197,7 @@ func (m *made) build(ctx context.Context, o Options, r runtimeMaker, n networkMa
 		return err
 	}
 	if n, ok := m.net.(*flows); ok && n.polls != nil {
-		if err := m.pollers.add(n.process.SwitchPID()); err != nil {
+		if err := m.switching.add(n.process.SwitchPID()); err != nil {
 			return err
 		}
 	}
@@ -226,11 +231,11 @@ func wholeFrames(space, name string) error {
 func (m *made) Path(ctx context.Context, l Layout) (Path, error) {
 	p := Path{From: m.from, To: m.to, Source: sourceAddress.Addr(), Address: targetAddress.Addr(), Space: m.home, Link: m.net.entry(), Chains: l.Parallel}
 	if n := l.side() * l.Chain; n > len(m.names) { // what polls would take the processors meanwhile
-		if err := errors.Join(m.pollers.rest(), m.grow(ctx, n)); err != nil {
+		if err := errors.Join(m.restToGrow(), m.grow(ctx, n)); err != nil {
 			return p, err
 		}
 	}
-	if err := m.pollers.wake(); err != nil {
+	if err := m.wake(); err != nil {
 		return p, err
 	}
 	middle := []string{m.home}
@@ -301,7 +306,8 @@ func wireNumber(name string) (i int) {
 
 // grow makes functions until there are n.
 func (m *made) grow(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Duration(n-len(m.names))*m.each)
+	within := patience + time.Duration(n-len(m.names))*m.each
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("not all of %d functions came up within %s: this machine is too busy, or has too few processors for them", n-len(m.names), within))
 	defer cancel()
 	var mu sync.Mutex
 	var errs []error
@@ -329,7 +335,7 @@ func (m *made) grow(ctx context.Context, n int) error {
 	}
 	close(next)
 	all.Wait()
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := errors.Join(append(errs, context.Cause(ctx))...); err != nil {
 		return err
 	}
 	m.names = names
@@ -351,14 +357,12 @@ func (m *made) add(ctx context.Context, name string) (forwards io.Closer, err er
 		}
 	}
 	w := work{name: name, space: space, program: m.fn.at(wireNumber(name))}
-	if w.program != nil {
-		w.ports = m.portsOf(name)
-	}
+	w.ports = m.portsOf(name)
 	pid, err := m.rt.run(ctx, w)
 	if err != nil {
 		return forwards, err
 	}
-	if w.program != nil {
+	if w.program != nil || m.fn.machine {
 		if err := m.weigh(pid); err != nil {
 			return forwards, err
 		}
@@ -395,12 +399,12 @@ func (m *made) Conditions() map[string]string {
 	return out
 }
 
-// portsOf a function's program: sockets where the network has such for it, and a processor in turns if it polls.
+// portsOf a function: sockets where the network has such for it, and a processor in turns if its program polls.
 func (m *made) portsOf(name string) (p ports) {
 	threads := 0
 	if n, ok := m.net.(*flows); ok && n.polls != nil {
 		threads = n.polls.threads
-		if m.fn.program.sockets {
+		if n.shares() {
 			p.sockets = n.sockets(name)
 			p.seen = p.sockets
 		}
@@ -414,7 +418,7 @@ func (m *made) portsOf(name string) (p ports) {
 func (m *made) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	errs := []error{m.pollers.wake()}
+	errs := []error{m.wake()}
 	if m.rt != nil {
 		errs = append(errs, m.rt.close(ctx))
 	}
@@ -427,6 +431,7 @@ func (m *made) Close() error {
 		errs = append(errs, m.destroyer(ctx, m.links))
 	}
 	m.pollers.close()
+	m.switching.close()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove %s: %w", m.inst.Name, err)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // polling is what Open vSwitch with DPDK has besides: threads that poll its ports, each on a processor of its own, and memory in hugepages. Ports are sockets of
-// vhost-user for functions whose program can have such (virtio-user); all others are packet sockets (net_af_packet) at the same links as elsewhere.
+// vhost-user for functions whose program can have such (virtio-user) and for virtual machines; all others are packet sockets (net_af_packet) at the same links as elsewhere.
 type polling struct {
 	program string // ovs-vswitchd with DPDK
 	threads int
@@ -85,12 +85,12 @@ func pollsOf(n networkMaker, f function) func(Layout) int {
 	}
 }
 
-// vhostOf tells why a function's program cannot share memory with the switch; empty: it can, or need not.
-func vhostOf(p Point, n networkMaker, f function) string {
-	if p.Runtime != virtual || n.threads == 0 || f.program == nil || !f.program.sockets || slices.Contains(vmPorts(), portkind.VhostUser) {
+// vhostOf tells why a machine cannot share memory with the switch; empty: it can, or need not.
+func vhostOf(p Point, n networkMaker) string {
+	if p.Runtime != virtual || n.threads == 0 || slices.Contains(vmPorts(), portkind.VhostUser) {
 		return ""
 	}
-	return fmt.Sprintf("the runtime %s has no ports of kind %s (it has %s), by which DPDK in a virtual machine would share memory with the switch", virtual, portkind.VhostUser, portkind.List(vmPorts()))
+	return fmt.Sprintf("the runtime %s has no ports of kind %s (it has %s), by which a virtual machine would share memory with the switch", virtual, portkind.VhostUser, portkind.List(vmPorts()))
 }
 
 // vmPorts are the kinds of ports that virtual machines can have.
@@ -146,7 +146,7 @@ func (f *flows) log() (string, error) {
 }
 
 // shares tells whether functions share memory with the switch: their ports are sockets.
-func (f *flows) shares() bool { return f.polls != nil && f.fn.program != nil && f.fn.program.sockets }
+func (f *flows) shares() bool { return f.polls != nil && (f.fn.machine || f.fn.direct()) }
 
 // sockets is the directory of a function's sockets.
 func (f *flows) sockets(name string) string { return filepath.Join(f.inst.Run, "vhost", name) }
@@ -161,7 +161,10 @@ func (f *flows) makeSockets(name string) (in, out string, err error) {
 			return "", "", err
 		}
 	}
-	return portOf(name, flow.In), portOf(name, flow.Out), hugepagesOf(f.inst).more(pagesPerFunction)
+	if !f.fn.machine { // whose memory is QEMU's
+		err = hugepagesOf(f.inst).more(pagesPerFunction)
+	}
+	return portOf(name, flow.In), portOf(name, flow.Out), err
 }
 
 func portOf(name string, side flow.Side) string { return name + "-" + side.String() }

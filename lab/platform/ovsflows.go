@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/lab/traffic/tools"
 	"weir.dev/weir/ovsdb/ovsproc"
 )
@@ -153,7 +154,7 @@ func (f *flows) station(_ context.Context, name, space string, address netip.Pre
 	return wholeFrames(space, Station) // see userSpaceSwitch
 }
 
-func (f *flows) add(_ context.Context, name, space string) error {
+func (f *flows) add(ctx context.Context, name, space string) error {
 	in, out, err := f.portsFor(name, space)
 	if err != nil {
 		return err
@@ -163,6 +164,9 @@ func (f *flows) add(_ context.Context, name, space string) error {
 	f.enlist(in)
 	f.enlist(out)
 	f.ports[name] = [2]string{in, out}
+	if f.shares() && f.fn.machine { // it comes up only when the switch serves its ports
+		return f.plug(ctx)
+	}
 	return nil
 }
 
@@ -275,6 +279,12 @@ func (f *flows) conditions() map[string]string {
 	if f.polls != nil {
 		cpus, _ := shareOut(processors(), f.polls.threads)
 		text += fmt.Sprintf(" with DPDK, polling on CPUs %v", cpus)
+		switch {
+		case f.fn.machine && f.fn.direct():
+			text += "; ports of machines: vhost-user to virtio-net, which DPDK drives in the machine (" + kvm.DirectDriver + ")"
+		case f.fn.machine:
+			text += "; ports of machines: vhost-user to virtio-net, which the machine's kernel drives"
+		}
 	}
 	return map[string]string{"datapath": text}
 }

@@ -1,10 +1,13 @@
 package platform
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.dev/weir/instance"
+	"weir.dev/weir/netns"
 )
 
 // counted is a file that stands for the kernel's: at most so many can be had.
@@ -271,6 +275,133 @@ func TestPollingSwitchOfACrashIsRemoved(t *testing.T) {
 	for _, dir := range []string{m.inst.Run, m.inst.Root} {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// A virtual machine in which DPDK drives the ports that share its memory with a switch hands frames on as they are, also when both have rested. Neither a machine that is
+// killed nor a lab that is leaves anything.
+func TestMachinesShareMemoryWithASwitch(t *testing.T) {
+	k, _ := Find("kvm+ovs-dpdk-1+testpmd")
+	o := testOptions(t)
+	if why := k.Check(o); strings.HasPrefix(why, "this kernel lacks hugepages") {
+		t.Skip(why)
+	} else if why != "" {
+		t.Fatalf("not on this machine: %s", why)
+	}
+	p, err := k.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := p.(*made)
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var path Path
+	for range 2 {
+		if path, err = p.Path(t.Context(), Layout{Chain: 1}); err != nil {
+			t.Fatal(err)
+		}
+		framesPass(t, path.From, path.To)
+		framesPass(t, path.To, path.From)
+		if err := m.Rest(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "vhost-user to virtio-net, which DPDK drives in the machine (uio_pci_generic)"
+	if is := m.Conditions()["datapath"]; !strings.Contains(is, want) {
+		t.Errorf("datapath %q: want %q", is, want)
+	}
+	err = netns.Do(m.space(wireName(0)), func() error {
+		all, err := net.Interfaces()
+		for _, l := range all {
+			if l.Flags&net.FlagLoopback == 0 {
+				err = errors.Join(err, fmt.Errorf("there is a link %s, too", l.Name))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	h := hugepagesOf(m.inst)
+	before := h.now(t)
+
+	machine := m.rt.(*contained).rt
+	st, err := machine.Status(t.Context(), wireName(0))
+	if err != nil || st.PID == 0 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	if err := errors.Join(unix.Kill(st.PID, unix.SIGKILL), m.wake()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err = machine.Wait(t.Context(), wireName(0)); err != nil || st.ExitCode != 137 {
+		t.Errorf("a killed machine: %+v, %v", st, err)
+	}
+	if _, err := p.Path(t.Context(), Layout{Chain: 1}); err != nil {
+		t.Error(err) // it is led already
+	}
+	if err := m.rt.ill(t.Context()); err == nil || !strings.Contains(err.Error(), "function w000: its container is stopped") {
+		t.Error(err)
+	}
+	if err := Remove(t.Context(), o.Name); err != nil { // as the next run does
+		t.Fatal(err)
+	}
+	if n := before - h.now(t); n != pagesOfSwitch {
+		t.Errorf("%d hugepages were given back: want %d", n, pagesOfSwitch)
+	}
+	for _, pattern := range []string{Run + "/" + o.Name + "-*", State + "/" + o.Name + "-*", "/sys/fs/cgroup/*/weir/" + o.Name + "*"} {
+		if left, _ := filepath.Glob(pattern); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+}
+
+// framesPass sends frames of all kinds of lengths from one station, and wants each at the other one as it was.
+func framesPass(t *testing.T, from, to string) {
+	t.Helper()
+	open := func(space string) (fd int) {
+		err := netns.Do(space, func() (err error) {
+			link, err := net.InterfaceByName(Station)
+			if err != nil {
+				return err
+			}
+			all := uint16(unix.ETH_P_ALL)<<8 | unix.ETH_P_ALL>>8
+			if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+				return err
+			}
+			return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}),
+				unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return fd
+	}
+	out, in := open(from), open(to)
+	got := make([]byte, 4096)
+	for _, length := range []int{60, 61, 64, 127, 128, 512, 1024, 1280, 1513, 1514} {
+		frame := make([]byte, length)
+		_, _ = rand.Read(frame)
+		copy(frame, []byte{2, 9, 0, 0, 0, 1, 2, 9, 0, 0, 0, 2, 0x88, 0xb5}) // an EtherType for experiments
+		if _, err := unix.Write(out, frame); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			n, err := unix.Read(in, got)
+			if errors.Is(err, unix.EINTR) || err == nil && !bytes.HasPrefix(got[:n], frame[:14]) { // another's, such as ARP
+				continue
+			}
+			if err != nil {
+				t.Fatalf("a frame of %d bytes: %v", length, err)
+			}
+			if diff := cmp.Diff(frame, got[:n]); diff != "" {
+				t.Fatalf("a frame of %d bytes: %s", length, diff)
+			}
+			break
 		}
 	}
 }

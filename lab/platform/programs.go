@@ -26,9 +26,10 @@ type program struct {
 
 // ports of a function's program: the links in and out of its namespace, or sockets of vhost-user.
 type ports struct {
-	sockets string // directory of the sockets in and out; empty: there are none
-	seen    string // where the program sees that directory
-	cpu     int    // that it polls on
+	sockets string   // directory of the sockets in and out; empty: there are none
+	seen    string   // where the program sees that directory
+	devices []string // on PCI, in a machine, in their place
+	cpu     int      // that it polls on
 }
 
 // socket of a side, as the program sees it.
@@ -44,6 +45,9 @@ const (
 	testpmdImage = "testpmd"
 	testpmdHost  = "dpdk-testpmd"
 )
+
+// direct tells whether the program, of all, drives ports that share memory with a switch itself.
+func (f function) direct() bool { return f.program != nil && f.program.sockets }
 
 // argumentsFor ports.
 func (p program) argumentsFor(at ports) []string {
@@ -72,7 +76,7 @@ func pcapFunction() function {
 
 // testpmdFunction is DPDK's testpmd, which hands frames from port to port unchanged (mode io) and polls without a pause.
 func testpmdFunction() function {
-	return function{name: byTestpmd, about: "DPDK's testpmd (io) polling, over virtio-user where the network has vhost-user, else over packet sockets", program: &program{
+	return function{name: byTestpmd, about: "DPDK's testpmd (io) polling, over virtio-user (in a virtual machine: virtio-net) where the network has vhost-user, else over packet sockets", program: &program{
 		image: testpmdImage, whole: true, host: func(string) (string, error) { return exec.LookPath(testpmdHost) }, arguments: testpmdArguments, sockets: true, polls: true,
 		inherent: copies(),
 	}}
@@ -108,17 +112,25 @@ const pagesPerFunction = 32
 
 // testpmdArguments: memory of its own, no device but its two ports, one thread that forwards.
 func testpmdArguments(p ports) []string {
-	args := []string{"--lcores", fmt.Sprintf("0@%d,1@%d", p.cpu, p.cpu), "--main-lcore", "0", "--no-pci", "--no-telemetry", "--iova-mode=va"}
-	if p.sockets == "" {
-		args = append(args, "--no-huge", "-m", "64", "--no-shconf")
-	} else {
-		args = append(args, "--in-memory", "--single-file-segments", "-m", strconv.Itoa(pagesPerFunction*2))
+	args := []string{"--lcores", fmt.Sprintf("0@%d,1@%d", p.cpu, p.cpu), "--main-lcore", "0", "--no-telemetry"}
+	switch {
+	case len(p.devices) > 0: // they read and write where memory truly is
+		args = append(args, "--in-memory", "-m", "48", "--iova-mode=pa")
+		for _, at := range p.devices {
+			args = append(args, "-a", at)
+		}
+	case p.sockets != "":
+		args = append(args, "--no-pci", "--iova-mode=va", "--in-memory", "--single-file-segments", "-m", strconv.Itoa(pagesPerFunction*2))
+	default:
+		args = append(args, "--no-pci", "--iova-mode=va", "--no-huge", "-m", "64", "--no-shconf")
 	}
 	for i, side := range []flow.Side{flow.In, flow.Out} {
-		if p.sockets == "" {
-			args = append(args, "--vdev", fmt.Sprintf("net_af_packet%d,iface=%s,qdisc_bypass=1", i, side))
-		} else {
+		switch {
+		case len(p.devices) > 0:
+		case p.sockets != "":
 			args = append(args, "--vdev", fmt.Sprintf("net_virtio_user%d,path=%s,server=1,queue_size=1024", i, p.socket(side)))
+		default:
+			args = append(args, "--vdev", fmt.Sprintf("net_af_packet%d,iface=%s,qdisc_bypass=1", i, side))
 		}
 	}
 	return append(args, "--", "--forward-mode=io", "--auto-start", "--stats-period=3600", "--nb-cores=1", "--txd=512", "--rxd=512",

@@ -16,7 +16,17 @@ import (
 type Resting interface{ Rest() error }
 
 // Rest stops what polls.
-func (m *made) Rest() error { return m.pollers.rest() }
+func (m *made) Rest() error { return errors.Join(m.pollers.rest(), m.switching.rest()) }
+
+func (m *made) wake() error { return errors.Join(m.pollers.wake(), m.switching.wake()) }
+
+// restToGrow stops what polls while functions are made. A switch with which machines share their memory goes on: they come up only when it has answered them.
+func (m *made) restToGrow() error {
+	if n, ok := m.net.(*flows); ok && n.shares() && m.fn.machine {
+		return errors.Join(m.pollers.rest(), m.switching.wake())
+	}
+	return m.Rest()
+}
 
 // pollers are processes that never wait.
 type pollers struct {

@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/docker/dockerd"
 	containers "weir.dev/weir/container/drivers"
 	"weir.dev/weir/container/kvm"
 	"weir.dev/weir/container/rkt"
+	"weir.dev/weir/flow"
 	"weir.dev/weir/image"
 	"weir.dev/weir/instance"
 	"weir.dev/weir/lab/tied"
@@ -212,6 +214,9 @@ func (c *contained) run(ctx context.Context, w work) (int, error) {
 		image = w.program.image
 	}
 	s := c.bundles[image].Container(w.name, w.space)
+	if c.machine {
+		w.ports = machinePorts(&s, w)
+	}
 	switch {
 	case w.program == nil && c.machine:
 		s.Forwarder = wireFunction
@@ -234,6 +239,29 @@ func (c *contained) run(ctx context.Context, w work) (int, error) {
 	}
 	st, err := c.rt.Status(ctx, w.name)
 	return st.PID, err
+}
+
+// directMemory of a machine whose program drives its ports itself: some of it is hugepages.
+const directMemory = 256 << 20
+
+// machinePorts has a machine share memory with the switch where that has sockets for it, and tells what its program then finds in the place of those.
+func machinePorts(s *container.Spec, w work) ports {
+	var p ports // the one processor that it has is its first
+	if w.program != nil && w.program.polls {
+		s.CPUSet = strconv.Itoa(w.ports.cpu)
+	}
+	if w.ports.sockets == "" {
+		return p
+	}
+	s.Shared = &container.Shared{Dir: w.ports.sockets, Ports: []string{flow.In.String(), flow.Out.String()}}
+	if w.program != nil && w.program.sockets {
+		s.Shared.Direct, s.Memory = true, directMemory
+		s.Capabilities = append(slices.Clone(s.Capabilities), "CAP_SYS_ADMIN", "CAP_SYS_RAWIO")
+		for i := range s.Shared.Ports {
+			p.devices = append(p.devices, kvm.Device(i))
+		}
+	}
+	return p
 }
 
 // ConditionMachines tells how a machine comes up here. It begins with Emulated where there is no processor that runs machines.

@@ -168,6 +168,7 @@ func (k Kit) badSpecs(t *testing.T) {
 		"no mount target":    {func(s *container.Spec) { s.Mounts = []container.Mount{{Source: "/etc", Target: "/nowhere"}} }, "has no /nowhere and its root is read-only"},
 		"too little memory":  {func(s *container.Spec) { s.Memory = 1000 }, "want at least 512K"},
 		"unknown capability": {func(s *container.Spec) { s.Capabilities = []string{"CAP_MAGIC"} }, "CAP_MAGIC"},
+		"no ports to share":  {func(s *container.Spec) { s.Shared = &container.Shared{Dir: "/no/such", Ports: []string{"in"}} }, "ports of kind vhost-user: "},
 		"not executable":     {func(s *container.Spec) { s.Args = []string{"/etc/weir"} }, `"/etc/weir" is not executable`},
 	} {
 		t.Run(name, func(t *testing.T) {

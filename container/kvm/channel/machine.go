@@ -12,6 +12,8 @@ type Machine struct {
 	FileBytes    uint64   // of a file at most; 0 no limit
 	Modules      []string // loaded before the program starts, as far as the kernel has them
 	Links        []Link
+	Devices      []string `json:",omitempty"` // on PCI, as in "0000:00:10.0": the program drives them, and no driver of the kernel does
+	Hugepages    int      `json:",omitempty"` // set apart, of 2 MiB
 	// Seed is for the kernel's random numbers, and Now the time in nanoseconds since 1970, of a machine made from a template: it has those of its template. Empty, 0: of another.
 	Seed      []byte `json:",omitempty"`
 	Now       int64  `json:",omitempty"`
@@ -26,6 +28,9 @@ const (
 	In   = "in"
 	Out  = "out"
 )
+
+// DirectDriver is the driver of Machine.Devices, by which a program gets at them. It is a module of the kernel's.
+const DirectDriver = "uio_pci_generic"
 
 // Link names an interface.
 type Link struct {

@@ -68,7 +68,7 @@ func (m *machine) run() channel.Exit {
 }
 
 func (m *machine) prepare() error {
-	for _, f := range []func() error{m.bootModules, m.disks, m.own, m.expected, m.rootFiles, m.mounts, m.interfaces, m.forwards, m.limits, m.openPorts} {
+	for _, f := range []func() error{m.bootModules, m.disks, m.own, m.hugepages, m.expected, m.rootFiles, m.devices, m.mounts, m.interfaces, m.forwards, m.limits, m.openPorts} {
 		if err := f(); err != nil {
 			return err
 		}

@@ -24,9 +24,13 @@ func (m *machine) rootFiles() error {
 		}
 	}
 	in := func(path string) string { return filepath.Join(m.root, path) }
+	system := uintptr(quietly | unix.MS_RDONLY)
+	if len(m.spec.Devices) > 0 { // their programs write to the files of their devices
+		system = quietly
+	}
 	err := errors.Join(
 		mount("proc", in("proc"), "proc", quietly, ""),
-		mount("sysfs", in("sys"), "sysfs", quietly|unix.MS_RDONLY, ""),
+		mount("sysfs", in("sys"), "sysfs", system, ""),
 		mount("tmpfs", in("dev"), "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"),
 		mount("devpts", in("dev/pts"), "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"),
 		mount("tmpfs", in("dev/shm"), "tmpfs", quietly, "mode=1777"),
