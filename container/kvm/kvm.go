@@ -82,11 +82,11 @@ type Engine struct {
 	system  *system
 	shape   *shape
 
-	copying  chan struct{}   // full: a template is made
-	finding  sync.Mutex      // held while one is looked for or removed
-	unusable map[string]bool // templates from which no machine comes up here, or that cannot be made
-	alone    bool            // see Options.Alone
-	others   string          // where templates are; "": below the instance's own directory
+	copying chan struct{}    // full: a template is made
+	finding sync.Mutex       // held while one is looked for or removed
+	pauses  map[string]pause // of templates that could not be made, or from which a machine did not come up, by their directories
+	alone   bool             // see Options.Alone
+	others  string           // where templates are; "": below the instance's own directory
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -104,7 +104,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, pauses: map[string]pause{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -250,15 +250,6 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return err
 	}
-	select {
-	case e.booting <- struct{}{}:
-		defer func() { <-e.booting }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	var ports []*port
 	if c.Netns != "" {
 		if ports, err = join(c.Netns); err != nil {
@@ -274,8 +265,16 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if from != nil {
 		defer from.close()
 	}
+	booted, err := e.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer booted()
 	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
-	if from != nil && errors.Is(err, errNotUp) {
+	switch {
+	case from != nil && err == nil:
+		e.resume(from)
+	case from != nil && errors.Is(err, errNotUp):
 		why := err
 		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
 			_ = os.Remove(filepath.Join(c.Bundle, name))
@@ -288,6 +287,21 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		return err
 	}
 	return made(pid, true)
+}
+
+// turn waits until one more machine may come up.
+func (e *Engine) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case e.booting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	done = func() { <-e.booting }
+	if err := ctx.Err(); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // bootFrom has a machine come up, from a template or, with nil, by itself.
