@@ -270,24 +270,62 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 		return err
 	}
 	defer booted()
-	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run)
-	switch {
-	case from != nil && err == nil:
-		e.resume(from)
-	case from != nil && errors.Is(err, errNotUp):
-		why := err
-		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
-			_ = os.Remove(filepath.Join(c.Bundle, name))
-		}
-		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run); err == nil {
-			e.giveUp(from, why)
-		}
-	}
+	pid, err := e.comeUp(ctx, start{c, sys, shape, ports, log, run}, from)
 	if err != nil {
 		return err
 	}
 	return made(pid, true)
 }
+
+// start is all that the start of a machine needs.
+type start struct {
+	kernel.Container
+	system system
+	shape  shape
+	ports  []*port
+	log    *os.File
+	run    bool
+}
+
+// again makes room for another try of a machine that has not come up.
+func (s start) again() {
+	for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
+		_ = os.Remove(filepath.Join(s.Bundle, name))
+	}
+}
+
+// comeUp has a machine come up, from a template where there is one. A machine that does not boots. One with an emulated processor that hangs then boots once more.
+func (e *Engine) comeUp(ctx context.Context, s start, from *template) (pid int, err error) {
+	if from != nil {
+		pid, err = e.bootFrom(ctx, s, from, e.boots)
+		if err == nil {
+			e.resume(from)
+		}
+		if !errors.Is(err, errNotUp) {
+			return pid, err
+		}
+		defer func(why error) {
+			if err == nil {
+				e.giveUp(from, why)
+			}
+		}(err)
+		s.again()
+	}
+	if s.shape.Accel == "tcg" {
+		pid, err = e.bootFrom(ctx, s, nil, e.boots/firstTry)
+		if !errors.As(err, new(late)) {
+			return pid, err
+		}
+		if e.log != nil {
+			e.log.Warn("a virtual machine hangs as it boots, and is tried once more", "container", s.ID, "because", err)
+		}
+		s.again()
+	}
+	return e.bootFrom(ctx, s, nil, e.boots)
+}
+
+// firstTry is what part of the time of a boot a machine has that is tried twice. It is ten times what it takes.
+const firstTry = 3
 
 // turn waits until one more machine may come up.
 func (e *Engine) turn(ctx context.Context) (done func(), err error) {
@@ -305,29 +343,29 @@ func (e *Engine) turn(ctx context.Context) (done func(), err error) {
 }
 
 // bootFrom has a machine come up, from a template or, with nil, by itself.
-func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool) (int, error) {
-	sockets, err := e.writeConfig(c, from, ports)
+func (e *Engine) bootFrom(ctx context.Context, s start, from *template, boots time.Duration) (int, error) {
+	sockets, err := e.writeConfig(s.Container, from, s.ports)
 	if err != nil {
 		return 0, err
 	}
-	cmd, err := e.begin(ctx, c, sys, s, from, ports, log)
+	cmd, err := e.begin(ctx, s, from)
 	if err != nil {
 		return 0, err
 	}
 	if from != nil {
-		begins, cancel := inTime(ctx, cmd.Process.Pid, e.boots)
-		if err = from.continues(begins, c.Bundle); err != nil {
-			err = e.explain(c, err)
+		begins, cancel := inTime(ctx, cmd.Process.Pid, boots)
+		if err = from.continues(begins, s.Bundle); err != nil {
+			err = e.explain(s.Container, err)
 		}
 		cancel()
 	}
 	if err == nil {
-		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run)
+		err = e.boot(ctx, s, cmd.Process.Pid, sockets, boots)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = kernel.Wait(cmd)
-		e.forget(c.ID)
+		e.forget(s.ID)
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
@@ -346,8 +384,15 @@ type notUp struct{ error }
 func (notUp) Is(target error) bool { return target == errNotUp }
 func (n notUp) Unwrap() error      { return n.error }
 
+// late is such a machine that has not ended either: how long it had to come up.
+type late time.Duration
+
+func (l late) Error() string      { return fmt.Sprintf("%v in %v", errNotUp, time.Duration(l)) }
+func (late) Is(target error) bool { return target == errNotUp }
+
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool) error {
+func (e *Engine) boot(ctx context.Context, s start, pid int, sockets []string, boots time.Duration) error {
+	c := s.Container
 	ctx, cancel := context.WithTimeout(ctx, starvedIn)
 	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
@@ -357,19 +402,19 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	if err := e.keep(c.ID, l); err != nil {
 		return err
 	}
-	up, done := inTime(ctx, pid, e.boots)
+	up, done := inTime(ctx, pid, boots)
 	defer done()
 	state, err := l.sync(up)
 	switch {
 	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
-		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, e.boots))
+		return e.explain(c, late(boots))
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
 	case err != nil:
 		return e.explain(c, notUp{err})
 	case state.Error != "":
 		return errors.New(printable(state.Error))
-	case !run:
+	case !s.run:
 		return nil
 	}
 	if err := l.start(ctx); err != nil {
@@ -386,15 +431,14 @@ func ownFault(bundle string) bool {
 
 // inTime ends when a machine has had its time to come up, in which the time does not count that it waited for a processor.
 func inTime(ctx context.Context, pid int, boots time.Duration) (context.Context, context.CancelFunc) {
-	late := fmt.Errorf("%w in %v", errNotUp, boots)
-	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late)
+	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late(boots))
 	ctx, end := context.WithCancelCause(ctx)
 	begin := time.Now()
 	go func() {
 		for {
 			left := boots + starved(pid) - time.Since(begin)
 			if left <= 0 {
-				end(late)
+				end(late(boots))
 				return
 			}
 			select {

@@ -199,7 +199,8 @@ func (o *opener) close() {
 
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
 // With a template it goes on where that was.
-func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File) (*exec.Cmd, error) {
+func (e *Engine) begin(ctx context.Context, s start, from *template) (*exec.Cmd, error) {
+	c := s.Container
 	o := opener{dir: c.Bundle}
 	defer o.close()
 	limits := e.home.LimitsOf(c.Spec)
@@ -217,12 +218,12 @@ func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s sh
 		q.add("-incoming", "defer")
 		extra = append(extra, channel.Template)
 	}
-	q.basis(s, limits.Memory, processors(limits), ram)
-	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
-	q.devices(s, o.read(sys.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
-		o.listens(controlSocket), o.listens(qmpSocket), log)
-	for i, p := range ports {
-		q.netdev(s, i, p)
+	q.basis(s.shape, limits.Memory, processors(limits), ram)
+	q.boots(s.shape, o.read(s.system.kernel()), o.read(s.system.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
+	q.devices(s.shape, o.read(s.system.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
+		o.listens(controlSocket), o.listens(qmpSocket), s.log)
+	for i, p := range s.ports {
+		q.netdev(s.shape, i, p)
 	}
 	words := o.written(wordsFile)
 	if o.err != nil {

@@ -432,6 +432,32 @@ func TestMachinesThatDoNotComeUp(t *testing.T) {
 	}
 }
 
+// A machine hangs on purpose: the first QEMU never lets its processor run. It is there after another try, and nothing is left of the first.
+func TestAMachineThatHangsIsTriedOnceMore(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	dir, err := os.MkdirTemp("", "weir-hangs-") // QEMU's user goes through it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	once := fmt.Sprintf("#!/bin/sh\nif mkdir %s/hung 2>/dev/null; then exec %s \"$@\" -S; fi\nexec %[2]s \"$@\"\n", dir, r.engine.qemu)
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "qemu"), []byte(once), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	r.engine.qemu, r.engine.alone, r.engine.boots = filepath.Join(dir, "qemu"), true, 6*firstTry*time.Second
+	spec.Args = sh("echo here; exit 3")
+	begun := time.Now()
+	text, st := prints(t, r, spec)
+	t.Logf("after %v: %q", time.Since(begun).Round(10*time.Millisecond), words.all())
+	if text != "here\n" || st.ExitCode != 3 {
+		t.Errorf("it ended with %d and %q", st.ExitCode, text)
+	}
+	if said := words.all(); strings.Count(said, "msg=") != 1 || !strings.Contains(said, "hangs as it boots, and is tried once more") || !strings.Contains(said, "has not come up in 6s") {
+		t.Errorf("words %q", said)
+	}
+}
+
 func TestWhatAHostLacks(t *testing.T) {
 	empty := t.TempDir()
 	notKernel := filepath.Join(empty, "vmlinuz-1")

@@ -98,7 +98,7 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*te
 	}
 	defer booted()
 	// An emulated machine hangs now and then as it boots, on a busy host. One that does has a second try.
-	err = e.makeTemplate(ctx, t, sys, s, k, e.boots/3)
+	err = e.makeTemplate(ctx, t, sys, s, k, e.boots/firstTry)
 	if errors.Is(err, errNotUp) && ctx.Err() == nil {
 		err = e.makeTemplate(ctx, t, sys, s, k, e.boots)
 	}
