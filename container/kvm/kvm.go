@@ -287,17 +287,17 @@ type start struct {
 	run    bool
 }
 
-// again makes room for another try of a machine that has not come up.
+// again makes room for a machine after one that has not come up.
 func (s start) again() {
 	for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
 		_ = os.Remove(filepath.Join(s.Bundle, name))
 	}
 }
 
-// comeUp has a machine come up, from a template where there is one. A machine that does not boots. One with an emulated processor that hangs then boots once more.
+// comeUp has a machine come up, from a template where there is one. A machine that does not boots.
 func (e *Engine) comeUp(ctx context.Context, s start, from *template) (pid int, err error) {
 	if from != nil {
-		pid, err = e.bootFrom(ctx, s, from, e.boots)
+		pid, err = e.bootFrom(ctx, s, from, try{in: e.boots})
 		if err == nil {
 			e.resume(from)
 		}
@@ -309,23 +309,14 @@ func (e *Engine) comeUp(ctx context.Context, s start, from *template) (pid int, 
 				e.giveUp(from, why)
 			}
 		}(err)
-		s.again()
 	}
-	if s.shape.Accel == "tcg" {
-		pid, err = e.bootFrom(ctx, s, nil, e.boots/firstTry)
-		if !errors.As(err, new(late)) {
-			return pid, err
-		}
-		if e.log != nil {
-			e.log.Warn("a virtual machine hangs as it boots, and is tried once more", "container", s.ID, "because", err)
-		}
+	err = e.tries(ctx, s.shape, func(t try) error {
 		s.again()
-	}
-	return e.bootFrom(ctx, s, nil, e.boots)
+		pid, err = e.bootFrom(ctx, s, nil, t)
+		return err
+	})
+	return pid, err
 }
-
-// firstTry is what part of the time of a boot a machine has that is tried twice. It is ten times what it takes.
-const firstTry = 3
 
 // turn waits until one more machine may come up.
 func (e *Engine) turn(ctx context.Context) (done func(), err error) {
@@ -343,24 +334,24 @@ func (e *Engine) turn(ctx context.Context) (done func(), err error) {
 }
 
 // bootFrom has a machine come up, from a template or, with nil, by itself.
-func (e *Engine) bootFrom(ctx context.Context, s start, from *template, boots time.Duration) (int, error) {
+func (e *Engine) bootFrom(ctx context.Context, s start, from *template, t try) (int, error) {
 	sockets, err := e.writeConfig(s.Container, from, s.ports)
 	if err != nil {
 		return 0, err
 	}
-	cmd, err := e.begin(ctx, s, from)
+	cmd, err := e.begin(ctx, s, from, t)
 	if err != nil {
 		return 0, err
 	}
 	if from != nil {
-		begins, cancel := inTime(ctx, cmd.Process.Pid, boots)
+		begins, cancel := inTime(ctx, cmd.Process.Pid, t.in)
 		if err = from.continues(begins, s.Bundle); err != nil {
 			err = e.explain(s.Container, err)
 		}
 		cancel()
 	}
 	if err == nil {
-		err = e.boot(ctx, s, cmd.Process.Pid, sockets, boots)
+		err = e.boot(ctx, s, cmd.Process.Pid, sockets, t.in)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -408,6 +399,8 @@ func (e *Engine) boot(ctx context.Context, s start, pid int, sockets []string, b
 	switch {
 	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
 		return e.explain(c, late(boots))
+	case err != nil && wrongTimer(c.Bundle):
+		return e.explain(c, errTimer)
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
 	case err != nil:

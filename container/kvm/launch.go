@@ -199,7 +199,7 @@ func (o *opener) close() {
 
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
 // With a template it goes on where that was.
-func (e *Engine) begin(ctx context.Context, s start, from *template) (*exec.Cmd, error) {
+func (e *Engine) begin(ctx context.Context, s start, from *template, t try) (*exec.Cmd, error) {
 	c := s.Container
 	o := opener{dir: c.Bundle}
 	defer o.close()
@@ -209,7 +209,7 @@ func (e *Engine) begin(ctx context.Context, s start, from *template) (*exec.Cmd,
 		return nil, o.err
 	}
 	var q command
-	extra := []string{}
+	extra := t.words
 	if from != nil {
 		if err := q.copies(from); err != nil {
 			return nil, notUp{err}

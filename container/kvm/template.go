@@ -54,7 +54,7 @@ func (t *template) state() string  { return filepath.Join(t.dir, "state") }
 var copied = shape{"tcg", "microvm"}
 
 // templateFormat is to be increased when templates are made otherwise.
-const templateFormat = "1"
+const templateFormat = "2"
 
 // mostTemplates stay after use. Each takes some 75 MB.
 const mostTemplates = 4
@@ -97,11 +97,7 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*te
 		return nil, err
 	}
 	defer booted()
-	// An emulated machine hangs now and then as it boots, on a busy host. One that does has a second try.
-	err = e.makeTemplate(ctx, t, sys, s, k, e.boots/firstTry)
-	if errors.Is(err, errNotUp) && ctx.Err() == nil {
-		err = e.makeTemplate(ctx, t, sys, s, k, e.boots)
-	}
+	err = e.tries(ctx, s, func(once try) error { return e.makeTemplate(ctx, t, sys, s, k, once) })
 	if err == nil {
 		err = t.open()
 	}
@@ -195,7 +191,7 @@ func (e *Engine) resume(t *template) {
 const templateDirs = "template-"
 
 // makeTemplate boots a machine with devices that are not used, and keeps what it has become.
-func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, k kind, boots time.Duration) (err error) {
+func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, k kind, once try) (err error) {
 	if err := os.MkdirAll(e.templates(), 0o700); err != nil {
 		return err
 	}
@@ -226,7 +222,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	disk := func() *os.File { return o.read(filepath.Join(dir, "disk")) }
 	var q command
 	q.basis(s, k.memory, k.cpus, ram)
-	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Template)
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), append([]string{channel.Template}, once.words...)...)
 	q.devices(s, disk(), disk(), disk(), o.listens(controlSocket), o.listens(qmpSocket), o.written("log"))
 	for i := range k.links {
 		q.interfaceOf(s, fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
@@ -249,7 +245,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 			err = fmt.Errorf("no space for a template's memory in %s: free some 75 MB there", e.templates())
 		}
 	}()
-	ctx, cancel := inTime(ctx, cmd.Process.Pid, boots)
+	ctx, cancel := inTime(ctx, cmd.Process.Pid, once.in)
 	defer cancel()
 	if err := becomesTemplate(ctx, dir, ended); err != nil {
 		return err
@@ -282,6 +278,9 @@ func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) err
 		case said == channel.TemplateReady:
 			return nil
 		case strings.HasSuffix(string(text), "\n"):
+			if wrongTimer(dir) {
+				return errTimer
+			}
 			if exit, ok := readExit(dir); ok {
 				said = exit.Error
 			}
