@@ -84,11 +84,11 @@ type Engine struct {
 	system  *system
 	shape   *shape
 
-	copying  chan struct{}   // full: a template is made
-	finding  sync.Mutex      // held while one is looked for or removed
-	unusable map[string]bool // templates from which no machine comes up here, or that cannot be made
-	alone    bool            // see Options.Alone
-	others   string          // where templates are; "": below the instance's own directory
+	copying chan struct{}    // full: a template is made
+	finding sync.Mutex       // held while one is looked for or removed
+	pauses  map[string]pause // of templates that could not be made, or from which a machine did not come up, by their directories
+	alone   bool             // see Options.Alone
+	others  string           // where templates are; "": below the instance's own directory
 
 	dialing sync.Mutex // held while a line is made: a machine has one
 	mu      sync.Mutex
@@ -106,7 +106,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, unusable: map[string]bool{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, pauses: map[string]pause{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -260,15 +260,6 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if err != nil {
 		return err
 	}
-	select {
-	case e.booting <- struct{}{}:
-		defer func() { <-e.booting }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	var ports []*port
 	if c.Netns != "" {
 		if ports, err = join(c.Netns); err != nil {
@@ -286,53 +277,101 @@ func (e *Engine) Launch(ctx context.Context, c kernel.Container, log *os.File, r
 	if from != nil {
 		defer from.close()
 	}
-	boots := e.boots
-	if c.Shared != nil { // it has a second try, as a template's machine: one that is emulated hangs now and then as it boots, on a busy host
-		boots /= 3
+	booted, err := e.turn(ctx)
+	if err != nil {
+		return err
 	}
-	pid, err := e.bootFrom(ctx, c, sys, shape, from, ports, log, run, boots)
-	if (from != nil || c.Shared != nil) && errors.Is(err, errNotUp) {
-		why := err
-		for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
-			_ = os.Remove(filepath.Join(c.Bundle, name))
-		}
-		if pid, err = e.bootFrom(ctx, c, sys, shape, nil, ports, log, run, e.boots); err == nil && from != nil {
-			e.giveUp(from, why)
-		}
-	}
+	defer booted()
+	pid, err := e.comeUp(ctx, start{c, sys, shape, ports, log, run}, from)
 	if err != nil {
 		return err
 	}
 	return made(pid, true)
 }
 
-// bootFrom has a machine come up within a time, from a template or, with nil, by itself.
-func (e *Engine) bootFrom(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File, run bool, boots time.Duration) (int, error) {
-	sockets, err := e.writeConfig(c, from, ports)
+// start is all that the start of a machine needs.
+type start struct {
+	kernel.Container
+	system system
+	shape  shape
+	ports  []*port
+	log    *os.File
+	run    bool
+}
+
+// again makes room for a machine after one that has not come up.
+func (s start) again() {
+	for _, name := range []string{configFile, consoleFile, exitFile, wordsFile, controlSocket, qmpSocket} {
+		_ = os.Remove(filepath.Join(s.Bundle, name))
+	}
+}
+
+// comeUp has a machine come up, from a template where there is one. A machine that does not boots.
+func (e *Engine) comeUp(ctx context.Context, s start, from *template) (pid int, err error) {
+	if from != nil {
+		pid, err = e.bootFrom(ctx, s, from, try{in: e.boots})
+		if err == nil {
+			e.resume(from)
+		}
+		if !errors.Is(err, errNotUp) {
+			return pid, err
+		}
+		defer func(why error) {
+			if err == nil {
+				e.giveUp(from, why)
+			}
+		}(err)
+	}
+	err = e.tries(ctx, s.shape, func(t try) error {
+		s.again()
+		pid, err = e.bootFrom(ctx, s, nil, t)
+		return err
+	})
+	return pid, err
+}
+
+// turn waits until one more machine may come up.
+func (e *Engine) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case e.booting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	done = func() { <-e.booting }
+	if err := ctx.Err(); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
+// bootFrom has a machine come up, from a template or, with nil, by itself.
+func (e *Engine) bootFrom(ctx context.Context, s start, from *template, t try) (int, error) {
+	sockets, err := e.writeConfig(s.Container, from, s.ports)
 	if err != nil {
 		return 0, err
 	}
-	cmd, err := e.begin(ctx, c, sys, s, from, ports, log)
+	cmd, err := e.begin(ctx, s, from, t)
 	if err != nil {
 		return 0, err
 	}
 	if from != nil {
-		begins, cancel := inTime(ctx, cmd.Process.Pid, e.boots)
-		if err = from.continues(begins, c.Bundle); err != nil {
-			err = e.explain(c, err)
+		begins, cancel := inTime(ctx, cmd.Process.Pid, t.in)
+		if err = from.continues(begins, s.Bundle); err != nil {
+			err = e.explain(s.Container, err)
 		}
 		cancel()
 	}
-	if err == nil && c.Shared != nil {
-		err = e.joined(ctx, c)
+	if err == nil && s.Shared != nil {
+		err = e.joined(ctx, s.Container)
 	}
 	if err == nil {
-		err = e.boot(ctx, c, cmd.Process.Pid, sockets, run, boots)
+		err = e.boot(ctx, s, cmd.Process.Pid, sockets, t.in)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = kernel.Wait(cmd)
-		e.forget(c.ID)
+		e.forget(s.ID)
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
@@ -351,8 +390,15 @@ type notUp struct{ error }
 func (notUp) Is(target error) bool { return target == errNotUp }
 func (n notUp) Unwrap() error      { return n.error }
 
+// late is such a machine that has not ended either: how long it had to come up.
+type late time.Duration
+
+func (l late) Error() string      { return fmt.Sprintf("%v in %v", errNotUp, time.Duration(l)) }
+func (late) Is(target error) bool { return target == errNotUp }
+
 // boot waits for the machine.
-func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets []string, run bool, boots time.Duration) error {
+func (e *Engine) boot(ctx context.Context, s start, pid int, sockets []string, boots time.Duration) error {
+	c := s.Container
 	ctx, cancel := context.WithTimeout(ctx, starvedIn)
 	defer cancel()
 	l, err := dial(ctx, c.Bundle, sockets)
@@ -367,14 +413,16 @@ func (e *Engine) boot(ctx context.Context, c kernel.Container, pid int, sockets 
 	state, err := l.sync(up)
 	switch {
 	case err != nil && (errors.Is(context.Cause(up), errNotUp) || errors.Is(err, context.DeadlineExceeded)):
-		return e.explain(c, fmt.Errorf("%w in %v", errNotUp, boots))
+		return e.explain(c, late(boots))
+	case err != nil && wrongTimer(c.Bundle):
+		return e.explain(c, errTimer)
 	case err != nil && ownFault(c.Bundle):
 		return e.explain(c, err)
 	case err != nil:
 		return e.explain(c, notUp{err})
 	case state.Error != "":
 		return errors.New(printable(state.Error))
-	case !run:
+	case !s.run:
 		return nil
 	}
 	if err := l.start(ctx); err != nil {
@@ -391,15 +439,14 @@ func ownFault(bundle string) bool {
 
 // inTime ends when a machine has had its time to come up, in which the time does not count that it waited for a processor.
 func inTime(ctx context.Context, pid int, boots time.Duration) (context.Context, context.CancelFunc) {
-	late := fmt.Errorf("%w in %v", errNotUp, boots)
-	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late)
+	ctx, stop := context.WithTimeoutCause(ctx, starvedIn, late(boots))
 	ctx, end := context.WithCancelCause(ctx)
 	begin := time.Now()
 	go func() {
 		for {
 			left := boots + starved(pid) - time.Since(begin)
 			if left <= 0 {
-				end(late)
+				end(late(boots))
 				return
 			}
 			select {

@@ -202,7 +202,8 @@ func (o *opener) close() {
 
 // begin starts QEMU. It is given files, and opens nothing by a name but its own; it is a user who owns nothing.
 // With a template it goes on where that was.
-func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s shape, from *template, ports []*port, log *os.File) (*exec.Cmd, error) {
+func (e *Engine) begin(ctx context.Context, s start, from *template, t try) (*exec.Cmd, error) {
+	c := s.Container
 	o := opener{dir: c.Bundle}
 	defer o.close()
 	limits := e.home.LimitsOf(c.Spec)
@@ -215,7 +216,7 @@ func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s sh
 		return nil, err
 	}
 	q := command{pci: c.Shared != nil}
-	extra := []string{}
+	extra := t.words
 	if from != nil {
 		if err := q.copies(from); err != nil {
 			return nil, notUp{err}
@@ -224,15 +225,15 @@ func (e *Engine) begin(ctx context.Context, c kernel.Container, sys system, s sh
 		q.add("-incoming", "defer")
 		extra = append(extra, channel.Template)
 	}
-	q.basis(s, limits.Memory, processors(limits), ram)
-	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
-	q.devices(s, o.read(sys.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
-		o.listens(controlSocket), o.listens(qmpSocket), log)
-	for i, p := range ports {
-		q.netdev(s, i, p)
+	q.basis(s.shape, limits.Memory, processors(limits), ram)
+	q.boots(s.shape, o.read(s.system.kernel()), o.read(s.system.initrd()), o.written(consoleFile), o.written(exitFile), extra...)
+	q.devices(s.shape, o.read(s.system.modules()), o.read(filepath.Join(c.Bundle, "root")), o.read(filepath.Join(c.Bundle, configFile)),
+		o.listens(controlSocket), o.listens(qmpSocket), s.log)
+	for i, p := range s.ports {
+		q.netdev(s.shape, i, p)
 	}
 	if c.Shared != nil {
-		q.share(s, len(ports), c, o.keep(socketDir(c.Shared.Dir, user)))
+		q.share(s.shape, len(s.ports), c, o.keep(socketDir(c.Shared.Dir, user)))
 	}
 	words := o.written(wordsFile)
 	if o.err != nil {

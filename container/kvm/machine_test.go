@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -429,6 +431,111 @@ func TestMachinesThatDoNotComeUp(t *testing.T) {
 				t.Errorf("left %v, %v", all, err)
 			}
 		})
+	}
+}
+
+// firstQEMU has a runtime's first machine that is no trial started with arguments that a script changes.
+func firstQEMU(t *testing.T, r *Runtime, script string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-first-") // QEMU's user goes through it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	text := fmt.Sprintf("#!/bin/sh\nif mkdir %s/was 2>/dev/null; then\n%s\nfi\nexec %s \"$@\"\n", dir, script, r.engine.qemu)
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "qemu"), []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	r.engine.qemu = filepath.Join(dir, "qemu")
+}
+
+// A machine hangs on purpose: the first QEMU never lets its processor run. It is there after another try, and nothing is left of the first.
+func TestAMachineThatHangsIsTriedOnceMore(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	firstQEMU(t, r, `set -- "$@" -S`)
+	r.engine.alone, r.engine.boots = true, 6*firstTry*time.Second
+	spec.Args = sh("echo here; exit 3")
+	begun := time.Now()
+	text, st := prints(t, r, spec)
+	t.Logf("after %v: %q", time.Since(begun).Round(10*time.Millisecond), words.all())
+	if text != "here\n" || st.ExitCode != 3 {
+		t.Errorf("it ended with %d and %q", st.ExitCode, text)
+	}
+	if said := words.all(); strings.Count(said, "msg=") != 1 || !strings.Contains(said, "hangs as it boots, and is tried once more") || !strings.Contains(said, "has not come up in 6s") {
+		t.Errorf("words %q", said)
+	}
+}
+
+// A kernel that has found no timer, as on a busy host, would sleep for ever the first time that something sleeps. Its machine ends, and another one boots at once.
+func TestAMachineWithoutATimerBootsAgain(t *testing.T) {
+	t.Parallel()
+	for _, alone := range []bool{true, false} {
+		r, spec, words := templated(t)
+		firstQEMU(t, r, `for a; do shift; case $a in console=*) a="$a nolapic_timer";; esac; set -- "$@" "$a"; done`)
+		r.engine.alone = alone
+		spec.Args = sh("sleep 0.1; echo here; exit 3")
+		text, st := prints(t, r, spec)
+		if text != "here\n" || st.ExitCode != 3 || words.all() != "" {
+			t.Errorf("alone %v: it ended with %d and %q, words %q", alone, st.ExitCode, text, words.all())
+		}
+		if n := len(templatesOf(t, r)); n == 0 != alone {
+			t.Errorf("alone %v: %d templates", alone, n)
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(r.engine.qemu), "was")); err != nil {
+			t.Errorf("alone %v: %v", alone, err)
+		}
+	}
+}
+
+// How often a machine boots until it is as it should be, and when it is none.
+func TestTries(t *testing.T) {
+	t.Parallel()
+	hung, timers, other := error(late(time.Second)), fmt.Errorf("%w: none", errTimer), errors.New("another")
+	for name, tt := range map[string]struct {
+		shape shape
+		errs  []error // of the tries
+		in    []time.Duration
+		want  error
+		warns int
+	}{
+		"the first is good":              {copied, []error{nil}, []time.Duration{20}, nil, 0},
+		"it hangs once":                  {copied, []error{hung, nil}, []time.Duration{20, 60}, nil, 1},
+		"it hangs twice":                 {copied, []error{hung, hung}, []time.Duration{20, 60}, errNotUp, 1},
+		"timers are wrong":               {copied, []error{timers, timers, nil}, []time.Duration{20, 20, 20}, nil, 0},
+		"a timer is wrong, and it hangs": {copied, []error{timers, hung, timers, nil}, []time.Duration{20, 20, 60, 60}, nil, 1},
+		"all timers are wrong":           {copied, slices.Repeat([]error{timers}, mostTries), slices.Repeat([]time.Duration{20}, mostTries), errTimer, 0},
+		"it fails":                       {copied, []error{other}, []time.Duration{20}, other, 0},
+		"another machine":                {shape{"tcg", "q35"}, []error{hung, nil}, []time.Duration{20, 60}, nil, 1},
+		"a processor of the host's":      {shape{"kvm", "microvm"}, []error{hung}, []time.Duration{60}, errNotUp, 0},
+	} {
+		var words said
+		e := &Engine{boots: 60, log: slog.New(slog.NewTextHandler(&words, nil))}
+		var in []time.Duration
+		var last []string
+		err := e.tries(t.Context(), tt.shape, func(one try) error {
+			in, last = append(in, one.in), one.words
+			return tt.errs[len(in)-1]
+		})
+		if !errors.Is(err, tt.want) || !slices.Equal(in, tt.in) || strings.Count(words.all(), "msg=") != tt.warns {
+			t.Errorf("%s: %v after tries of %v, words %q", name, err, in, words.all())
+		}
+		want := []string{"weir.timer=54347-71875"}
+		if len(in) == mostTries {
+			want = []string{"weir.timer=7812-500000"}
+		}
+		if tt.shape != copied {
+			want = nil
+		}
+		if !slices.Equal(last, want) {
+			t.Errorf("%s: words %q, want %q", name, last, want)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	n := 0
+	if err := (&Engine{boots: 60}).tries(over, copied, func(try) error { n++; return timers }); err == nil || n != 1 {
+		t.Errorf("%d tries when nobody waits any more: %v", n, err)
 	}
 }
 

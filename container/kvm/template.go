@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ func (t *template) state() string  { return filepath.Join(t.dir, "state") }
 var copied = shape{"tcg", "microvm"}
 
 // templateFormat is to be increased when templates are made otherwise.
-const templateFormat = "1"
+const templateFormat = "2"
 
 // mostTemplates stay after use. Each takes some 75 MB.
 const mostTemplates = 4
@@ -78,9 +79,7 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*te
 	if s != copied || e.alone {
 		return nil, nil
 	}
-	sum := sha256.New()
-	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, k.memory, k.cpus, k.links)
-	t := &template{dir: filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
+	t := e.named(sys, s, k)
 	if found, wanted := e.find(t); !wanted {
 		return found, nil
 	}
@@ -93,11 +92,12 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*te
 	if found, wanted := e.find(t); !wanted { // made meanwhile
 		return found, nil
 	}
-	// An emulated machine hangs now and then as it boots, on a busy host. One that does has a second try.
-	err := e.makeTemplate(ctx, t, sys, s, k, e.boots/3)
-	if errors.Is(err, errNotUp) && ctx.Err() == nil {
-		err = e.makeTemplate(ctx, t, sys, s, k, e.boots)
+	booted, err := e.turn(ctx) // who waits for the template has none: other machines come up meanwhile
+	if err != nil {
+		return nil, err
 	}
+	defer booted()
+	err = e.tries(ctx, s, func(once try) error { return e.makeTemplate(ctx, t, sys, s, k, once) })
 	if err == nil {
 		err = t.open()
 	}
@@ -113,11 +113,18 @@ func (e *Engine) template(ctx context.Context, sys system, s shape, k kind) (*te
 	return t, nil
 }
 
+// named is where the template of a kind is, or would be.
+func (e *Engine) named(sys system, s shape, k kind) *template {
+	sum := sha256.New()
+	fmt.Fprintln(sum, templateFormat, e.about(filepath.Base(sys.dir)), s, k.memory, k.cpus, k.links)
+	return &template{dir: filepath.Join(e.templates(), hex.EncodeToString(sum.Sum(nil)[:16]))}
+}
+
 // find opens a template. wanted tells that there is none, and that one is to be made. Half of one, whose remover was killed, is removed.
 func (e *Engine) find(t *template) (found *template, wanted bool) {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	if e.unusable[t.dir] {
+	if time.Now().Before(e.pauses[t.dir].until) {
 		return nil, false
 	}
 	if t.open() != nil {
@@ -129,14 +136,54 @@ func (e *Engine) find(t *template) (found *template, wanted bool) {
 	return t, false
 }
 
-// giveUp has machines like these boot from now on, each by itself: the template cannot be made, or a machine did not come up from it.
+// pause is a time in which machines of a kind boot, each by itself.
+type pause struct {
+	tries int // that have failed, one after the other
+	until time.Time
+}
+
+// pausesFor are the pauses after the first tries that fail, and the last after all others.
+var pausesFor = []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute}
+
+// forgotten is how long after a pause the failures before it count.
+const forgotten = 24 * time.Hour
+
+// after is the pause when one more try has failed. One that ends during a pause had begun before it, and changes nothing.
+func (p pause) after(now time.Time) (next pause, begins bool) {
+	if now.Before(p.until) {
+		return p, false
+	}
+	return pause{p.tries + 1, now.Add(pausesFor[min(p.tries, len(pausesFor)-1)])}, true
+}
+
+// giveUp has machines like these boot for some time, each by itself: the template cannot be made, or a machine did not come up from it. The first after that makes another.
 func (e *Engine) giveUp(t *template, why error) {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	e.unusable[t.dir] = true
+	now := time.Now()
+	maps.DeleteFunc(e.pauses, func(_ string, p pause) bool { return now.Sub(p.until) > forgotten })
+	p, begins := e.pauses[t.dir].after(now)
+	if !begins {
+		return
+	}
+	e.pauses[t.dir] = p
 	_ = os.RemoveAll(t.dir)
 	if e.log != nil {
-		e.log.Warn("virtual machines boot one by one, and not from a template", "because", why)
+		e.log.Warn("virtual machines boot one by one, and not from a template", "for", p.until.Sub(now), "tries", p.tries, "because", why)
+	}
+}
+
+// resume forgets former failures: a machine has come up from the template.
+func (e *Engine) resume(t *template) {
+	e.finding.Lock()
+	defer e.finding.Unlock()
+	p, failed := e.pauses[t.dir]
+	if !failed || time.Now().Before(p.until) { // the machine had begun before that failure
+		return
+	}
+	delete(e.pauses, t.dir)
+	if e.log != nil {
+		e.log.Info("virtual machines begin from a template again", "tries", p.tries+1)
 	}
 }
 
@@ -144,7 +191,7 @@ func (e *Engine) giveUp(t *template, why error) {
 const templateDirs = "template-"
 
 // makeTemplate boots a machine with devices that are not used, and keeps what it has become.
-func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, k kind, boots time.Duration) (err error) {
+func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s shape, k kind, once try) (err error) {
 	if err := os.MkdirAll(e.templates(), 0o700); err != nil {
 		return err
 	}
@@ -175,7 +222,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 	disk := func() *os.File { return o.read(filepath.Join(dir, "disk")) }
 	var q command
 	q.basis(s, k.memory, k.cpus, ram)
-	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), channel.Template)
+	q.boots(s, o.read(sys.kernel()), o.read(sys.initrd()), o.written(consoleFile), o.written(exitFile), append([]string{channel.Template}, once.words...)...)
 	q.devices(s, disk(), disk(), disk(), o.listens(controlSocket), o.listens(qmpSocket), o.written("log"))
 	for i := range k.links {
 		q.interfaceOf(s.device("net"), fmt.Sprintf("hubport,hubid=%d", i), i, templateMAC, templateMTU)
@@ -198,7 +245,7 @@ func (e *Engine) makeTemplate(ctx context.Context, t *template, sys system, s sh
 			err = fmt.Errorf("no space for a template's memory in %s: free some 75 MB there", e.templates())
 		}
 	}()
-	ctx, cancel := inTime(ctx, cmd.Process.Pid, boots)
+	ctx, cancel := inTime(ctx, cmd.Process.Pid, once.in)
 	defer cancel()
 	if err := becomesTemplate(ctx, dir, ended); err != nil {
 		return err
@@ -231,6 +278,9 @@ func becomesTemplate(ctx context.Context, dir string, ended <-chan struct{}) err
 		case said == channel.TemplateReady:
 			return nil
 		case strings.HasSuffix(string(text), "\n"):
+			if wrongTimer(dir) {
+				return errTimer
+			}
 			if exit, ok := readExit(dir); ok {
 				said = exit.Error
 			}

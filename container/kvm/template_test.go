@@ -176,6 +176,59 @@ func TestABrokenTemplateIsNotUsedAgain(t *testing.T) {
 	if n := strings.Count(words.all(), "not from a template"); n != 1 {
 		t.Errorf("%d warnings: %q", n, words.all())
 	}
+	r.engine.finding.Lock()
+	for dir, p := range r.engine.pauses { // they are over
+		r.engine.pauses[dir] = pause{p.tries, time.Now()}
+	}
+	r.engine.finding.Unlock()
+	again()
+	if all := templatesOf(t, r); len(all) != 1 || strings.Count(words.all(), "msg=") != 2 || !strings.Contains(words.all(), "begin from a template again") {
+		t.Errorf("after the pause: templates %q, words %q", all, words.all())
+	}
+	r.engine.finding.Lock()
+	defer r.engine.finding.Unlock()
+	if len(r.engine.pauses) != 0 {
+		t.Errorf("a machine has come up from its template: %v", r.engine.pauses)
+	}
+}
+
+// Each try that fails has a longer pause, up to a bound. What had begun before a failure is no other try.
+func TestTemplatesPause(t *testing.T) {
+	t.Parallel()
+	var p pause
+	now := time.Now()
+	for i, want := range []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
+		var begins bool
+		if p, begins = p.after(now); !begins || p.until.Sub(now) != want {
+			t.Errorf("try %d: a pause of %v (%v), want %v", i+1, p.until.Sub(now), begins, want)
+		}
+		if same, begins := p.after(p.until.Add(-time.Second)); begins || same != p {
+			t.Errorf("in the pause: %+v (%v), want %+v", same, begins, p)
+		}
+		now = p.until
+	}
+
+	var words said
+	e := &Engine{pauses: map[string]pause{"old": {1, now.Add(-2 * forgotten)}}, log: slog.New(slog.NewTextHandler(&words, nil))}
+	of := &template{dir: filepath.Join(t.TempDir(), "none")}
+	for range 2 { // of two machines
+		e.giveUp(of, errors.New("it hangs"))
+	}
+	e.resume(of) // of a third, which had begun before
+	if got := e.pauses[of.dir]; len(e.pauses) != 1 || got.tries != 1 || strings.Count(words.all(), "msg=") != 1 {
+		t.Errorf("pauses %+v, words %q", e.pauses, words.all())
+	}
+	if found, wanted := e.find(of); found != nil || wanted {
+		t.Error("a template is made in the pause")
+	}
+	e.pauses[of.dir] = pause{1, time.Now()}
+	if _, wanted := e.find(of); !wanted {
+		t.Error("no template is made after the pause")
+	}
+	e.giveUp(of, errors.New("it hangs"))
+	if got := e.pauses[of.dir]; got.tries != 2 || strings.Count(words.all(), "for=5m0s tries=2") != 1 {
+		t.Errorf("pause %+v, words %q", got, words.all())
+	}
 }
 
 // A template may go while a machine begins from it, and a half of one may be there: neither is a failure of the machine.
@@ -248,6 +301,51 @@ func TestOneTemplateHoldsUpNoOther(t *testing.T) {
 	defer cancel()
 	if from, err := r.engine.template(ctx, sys, s, kind{memory: minMemory + 1<<20, cpus: 1}); from != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(from, err)
+	}
+	<-r.engine.copying
+	if words.all() != "" {
+		t.Error(words.all())
+	}
+}
+
+// As many machines as may come up at once wait until another kind's template is made: whatever does not wait for that comes up.
+func TestMachinesThatWaitHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	r, spec, words := templated(t)
+	spec.Args = waiting
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, kind{memory: defaultMemory, cpus: 1})
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	r.engine.copying <- struct{}{} // as if one was made
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	half := r.engine.named(sys, s, kind{memory: minMemory, cpus: 1}).dir
+	for i := range cap(r.engine.booting) {
+		if err := os.MkdirAll(half, 0o700); err != nil { // who looks for a template removes half of one
+			t.Fatal(err)
+		}
+		late := spec
+		late.ID, late.Memory = fmt.Sprint("late", i), minMemory
+		go func() { ended <- r.Run(ctx, late) }()
+		eventually(t, "a machine waits for a template", func() bool { _, err := os.Stat(half); return errors.Is(err, os.ErrNotExist) })
+	}
+	spec.ID = "other"
+	inTime, done := context.WithTimeout(t.Context(), bootsIn)
+	defer done()
+	if err := r.Run(inTime, spec); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	for range cap(r.engine.booting) {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 	<-r.engine.copying
 	if words.all() != "" {

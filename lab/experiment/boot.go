@@ -27,7 +27,7 @@ type bootExperiment struct{}
 
 func (bootExperiment) Name() string { return "boot" }
 func (bootExperiment) About() string {
-	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, delete all, create and start all; the memory of all processes but the lab's (PSS) that is more then"
+	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, delete all, create and start all; pss: what all processes but the lab's have more of memory then, shared pages by their part, files in memory (a machine's memory by memfd) with all of their pages; not: caches of files on disks, and the kernel's own"
 }
 func (bootExperiment) Metrics() map[string]string {
 	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s", "delete": "s", "pss": "MB"}

@@ -78,7 +78,12 @@ const (
 	// Template: the machine loads what it will need, writes TemplateReady to the ExitLine, and goes on when its disks are larger than one sector: those of a template
 	// are not.
 	Template = "weir.template"
+	// Timer and a range of kHz, such as weir.timer=56250-68750: a machine whose kernel takes its local APIC's timer for another, or has none, ends with WrongTimer.
+	Timer = "weir.timer="
 )
+
+// WrongTimer begins the Error of a machine that is as good as any other, but for its timer: see Timer.
+const WrongTimer = "timer: "
 
 // TemplateReady tells that a machine can be a template from now on.
 const TemplateReady = "ready"

@@ -51,6 +51,9 @@ func (m *machine) run() channel.Exit {
 	}
 	text, _ := os.ReadFile("/proc/cmdline")
 	words := strings.Fields(string(text))
+	if err := timer(words); err != nil {
+		return channel.Exit{Code: 125, Error: err.Error()}
+	}
 	switch {
 	case slices.Contains(words, channel.Trial):
 		return channel.Exit{}
