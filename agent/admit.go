@@ -103,10 +103,10 @@ func (a *Agent) checkXDP(about container.About, f api.FunctionSpec, img image.Im
 	}
 	if machine(about) {
 		return &api.Problem{Path: "runtime", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets of host %s's kernel, and functions in the runtime %s have a kernel of their own", f.Image, a.Host, about.Name),
-			Hint: "name a runtime whose functions run on the host's kernel, such as native or oci; or an image that does the same otherwise"}
+			Hint: "name a runtime whose functions run on the host's kernel, such as native or oci; or use an image that does not need AF_XDP, such as wire-packet"}
 	}
 	if err := a.Kernel.ProbeXDP(); err != nil {
-		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets, which host %s cannot have: %s", f.Image, a.Host, err), Hint: "set host to another host, or name another image"}
+		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets, which host %s does not support: %s", f.Image, a.Host, err), Hint: "set host to another host, or name another image"}
 	}
 	return nil
 }

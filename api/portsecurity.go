@@ -77,14 +77,17 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 			count(a.Addr())
 		}
 	}
-	own := v4+v6 > 0
+	most6 := maxSecureAddresses
+	if v4+v6 > 0 {
+		most6 -= macs // a link-local one for each MAC
+	}
 	checkShared(c, s, p.Shared, count)
-	if p.Mode == PortSecurityOff || !own {
+	if p.Mode == PortSecurityOff {
 		return
 	}
-	for _, n := range []struct{ family, have, max int }{{4, v4, maxSecureAddresses}, {6, v6, maxSecureAddresses - macs}} { // a link-local one for each MAC
+	for _, n := range []struct{ family, have, max int }{{4, v4, maxSecureAddresses}, {6, v6, most6}} {
 		if n.have > n.max {
-			c.add("port_security.addresses", "name a prefix instead of many addresses, or set mode: off", "%d IPv%d addresses at one port: want at most %d", n.have, n.family, n.max)
+			c.add("port_security.addresses", "name a prefix in addresses, name fewer addresses in shared, or set mode: off", "%d IPv%d addresses at one port: want at most %d", n.have, n.family, n.max)
 		}
 	}
 }
@@ -97,12 +100,12 @@ func checkShared(c *check, s EndpointSpec, shared []string, count func(netip.Add
 		a, err := netip.ParseAddr(text)
 		switch {
 		case err != nil || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast():
-			c.add(path, "without a length", "%q: want the IPv4 or IPv6 address of a service, such as 10.9.0.100", text)
+			c.add(path, "leave out the prefix length", "%q: want the IPv4 or IPv6 address of a service, such as 10.9.0.100", text)
 			continue
 		case seen[a]:
 			c.add(path, "", "address %s is given twice", a)
 		case slices.ContainsFunc(s.Prefixes(), func(p netip.Prefix) bool { return p.Addr() == a }):
-			c.add(path, "an address that is shared is no endpoint's own: name it here alone, and set it on lo", "address %s is the endpoint's own", a)
+			c.add(path, "a shared address cannot be the endpoint's own: remove it from address or addresses, and set it on lo", "address %s is the endpoint's own", a)
 		}
 		seen[a] = true
 		count(a)

@@ -31,7 +31,7 @@ const (
 )
 
 // errTimer is of a machine whose kernel has measured its timer wrongly, and which has therefore ended.
-var errTimer = errors.New("the kernel of the virtual machine has measured its timer wrongly")
+var errTimer = errors.New("the kernel of the virtual machine has measured its timer wrongly: the host is too busy for an emulated processor; start fewer machines at a time, or use a host with /dev/kvm")
 
 // wrongTimer tells whether a machine has ended for that.
 func wrongTimer(bundle string) bool {

@@ -27,7 +27,7 @@ type bootExperiment struct{}
 
 func (bootExperiment) Name() string { return "boot" }
 func (bootExperiment) About() string {
-	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, delete all, create and start all; pss: what all processes but the lab's have more of memory then, shared pages by their part, files in memory (a machine's memory by memfd) with all of their pages; not: caches of files on disks, and the kernel's own"
+	return "N functions, one after another, each in a network namespace of its own: create all, start all, stop all, delete all, create and start all; pss is the growth in memory of all processes except the lab's: shared pages count by share, files in memory (memfd, such as a machine's memory) with all of their pages; page caches of disks and kernel memory do not count"
 }
 func (bootExperiment) Metrics() map[string]string {
 	return map[string]string{"run": "s", "create": "s", "start": "s", "stop": "s", "delete": "s", "pss": "MB"}
