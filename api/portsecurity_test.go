@@ -38,6 +38,7 @@ func TestPortSecurityIsChecked(t *testing.T) {
 		"shared twice":            {made, PortSecurity{Shared: []string{"fd00::1", "fd00:0::1"}}, "port_security.shared[1]: given twice"},
 		"shared, its own":         {made, PortSecurity{Shared: []string{"10.9.0.1"}}, "port_security.shared[0]: the endpoint's own"},
 		"too many with shared":    {made, PortSecurity{Addresses: many(31, "10.9.1.%d"), Shared: []string{"10.9.0.100"}}, "port_security.addresses: at most 32"},
+		"too many shared alone":   {EndpointSpec{Netns: "a", Interface: "eth0"}, PortSecurity{Shared: many(33, "10.9.2.%d")}, "port_security.addresses: at most 32"},
 		"a station of the fabric": {EndpointSpec{Switch: "s1", SwitchPort: "3"}, PortSecurity{Mode: "on"}, ""},
 	} {
 		c.spec.PortSecurity = &c.p

@@ -156,7 +156,7 @@ func (v *validator) shared(taken map[string]string) {
 			field := fmt.Sprintf("endpoints.%s.port_security.shared[%d]", name, i)
 			switch owner, other := taken["address "+a.String()], may[a]; {
 			case owner != "" && owner != name: // its own is a problem of the endpoint alone
-				v.add(field, hint, "address %s belongs to endpoint %q", a, owner)
+				v.add(field, hint, "address %s is that of endpoint %q", a, owner)
 			case other != "":
 				v.add(field, hint, "address %s is also in port_security.addresses of endpoint %q, which may claim it by ARP", a, other)
 			}

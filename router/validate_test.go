@@ -72,7 +72,7 @@ func TestValidate(t *testing.T) {
 		{"an address that is shared, and that another may tell of", func(d *api.Document) {
 			d.Endpoints["dave"] = api.EndpointSpec{Netns: "dave", Interface: "eth0", PortSecurity: &api.PortSecurity{Addresses: []string{"10.9.0.77"}}}
 			d.Endpoints["erin"] = api.EndpointSpec{Netns: "erin", Interface: "eth0", PortSecurity: &api.PortSecurity{Shared: []string{"10.9.0.78", "10.9.0.77"}}}
-		}, []string{`endpoints.erin.port_security.shared[1]: address 10.9.0.77 is in port_security.addresses of endpoint "dave"|belongs to no endpoint`}},
+		}, []string{`endpoints.erin.port_security.shared[1]: address 10.9.0.77 is also in port_security.addresses of endpoint "dave"|belongs to no endpoint`}},
 		{"one MAC twice", func(d *api.Document) {
 			for _, n := range []string{"x", "y"} {
 				d.Endpoints[n] = api.EndpointSpec{Netns: n, Interface: "e", MAC: "02:00:00:00:00:0a"}
