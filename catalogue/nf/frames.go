@@ -277,11 +277,40 @@ func (s *Frames) exit(d Dir) *port {
 // Counters so far. Only for the handler, Tick and what Do runs.
 func (s *Frames) Counters() Counters {
 	for _, p := range s.open() {
-		if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil { // it begins anew with each reading
-			s.count.Missed[p.dir] += uint64(st.Drops)
-		}
+		s.missed(p)
 	}
 	return s.count
+}
+
+// missed adds what the kernel had no room for since it was asked last.
+func (s *Frames) missed(p *port) {
+	if st, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil { // it begins anew with each reading
+		s.count.Missed[p.dir] += uint64(st.Drops)
+		p.dropped += uint64(st.Drops)
+		p.came += uint64(st.Packets) // with those that were dropped
+	}
+}
+
+// lookAtRings gives up a ring that takes no frames any more. A frame that the kernel cannot describe (segments of SCTP, or of UDP before Linux 6.2) leaves its slot as if it were
+// still being written, and all that come after it are dropped. Who sends one such frame must not stop us: frames come through the queue from then on, where it costs only itself.
+func (s *Frames) lookAtRings() {
+	for _, p := range s.open() {
+		if p.ring == nil {
+			continue
+		}
+		s.missed(p)
+		n, _ := p.ring.ready(1)
+		switch {
+		case n > 0 || p.took || p.came > p.dropped:
+			p.stuck = false
+		case p.dropped > 0 && p.stuck: // it was empty at the last look, too, and has taken nothing since
+			p.unring()
+			s.count.Described++
+		case p.dropped > 0:
+			p.stuck = true
+		}
+		p.dropped, p.came, p.took = 0, 0, false
+	}
 }
 
 // Do runs f in the loop, between frames, and returns when it has run. After the loop's end f runs at once.
@@ -314,7 +343,11 @@ func (s *Frames) Serve(ctx context.Context, told Signals, w Work) error {
 	return err
 }
 
-const tickEvery = time.Second
+const (
+	tickEvery = time.Second
+	lookEvery = 100 * time.Millisecond
+	lookSlack = 20 * time.Millisecond // by which the kernel may put that off, to wake for many functions at once
+)
 
 // Run the loop until ctx ends, or a port is gone.
 func (s *Frames) Run(ctx context.Context) error {
@@ -327,13 +360,16 @@ func (s *Frames) Run(ctx context.Context) error {
 	}
 	fds = append(fds, unix.PollFd{Events: unix.POLLIN, Fd: int32(s.wakes)})
 	next := time.Now().Add(tickEvery)
+	look := time.Now().Add(lookEvery)
 	ready := slices.Repeat([]bool{true}, len(ports))
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	slack := lookSlack
 	if s.o.Due != nil {
-		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)   // nanosecond; where it is refused, frames are 50 us late
-		defer unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) //nolint:errcheck // 0: as it was
+		slack = 1 // where it is refused, frames are 50 us late
 	}
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0)
+	defer unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) //nolint:errcheck // 0: as it was
 	for ctx.Err() == nil {
 		for i, p := range ports {
 			if !ready[i] {
@@ -354,6 +390,16 @@ func (s *Frames) Run(ctx context.Context) error {
 				next = now.Add(tickEvery)
 			}
 			timeout = next.Sub(now)
+		}
+		if slices.ContainsFunc(ports, func(p *port) bool { return p.ring != nil }) {
+			now := time.Now()
+			if !now.Before(look) {
+				s.lookAtRings()
+				look = now.Add(lookEvery)
+			}
+			if wait := look.Sub(now); timeout < 0 || wait < timeout {
+				timeout = wait
+			}
 		}
 		if s.o.Due != nil {
 			now := time.Now()
@@ -455,12 +501,13 @@ func (s *Frames) receive(p *port) (more bool, err error) {
 	}
 	s.flush()
 	p.ring.release(n)
+	p.took = true
 	return n == batchSize, nil
 }
 
 // longFrames reads frames of which the ring has the begin only, n of them, and tells how many it got.
 func (s *Frames) longFrames(p *port, n int) (got int, err error) {
-	for tries := 0; n > 0 && tries < 2; tries++ {
+	for tries := 0; n > 0 && tries < 8; tries++ {
 		switch got, err = s.in.read(p.fd, n); {
 		case err == nil, errors.Is(err, unix.EAGAIN):
 			return got, nil
@@ -548,6 +595,17 @@ type port struct {
 	ring       *ring // nil: the kernel has none for us
 	index, mtu int
 	down       bool
+
+	came, dropped uint64 // since the last look
+	took          bool   // frames came out of the ring since
+	stuck         bool   // so it looked then
+}
+
+// unring has frames come through the queue.
+func (p *port) unring() {
+	p.ring.close() // before: the kernel keeps a ring that is mapped
+	p.ring = nil
+	_ = unix.SetsockoptTpacketReq(p.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{})
 }
 
 func (p *port) close() {
