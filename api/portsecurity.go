@@ -81,6 +81,9 @@ func checkPortSecurity(c *check, s EndpointSpec) {
 	if v4+v6 > 0 {
 		most6 -= macs // a link-local one for each MAC
 	}
+	if len(p.Shared) > 0 && macs == 0 && v4+v6 == 0 {
+		c.add("port_security.shared", "name its macs or its own addresses, too", "of this interface no MAC and no address is known, so nobody could tell what claims a shared address")
+	}
 	checkShared(c, s, p.Shared, count)
 	if p.Mode == PortSecurityOff {
 		return

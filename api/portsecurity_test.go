@@ -32,6 +32,8 @@ func TestPortSecurityIsChecked(t *testing.T) {
 		"too many of IPv6":        {made, PortSecurity{Addresses: many(32, "fd00::%d")}, "port_security.addresses: at most 31"},
 		"shared":                  {made, PortSecurity{Shared: []string{"10.9.0.100", "fd00::100"}}, ""},
 		"shared, no address":      {EndpointSpec{Netns: "a", Interface: "eth0"}, PortSecurity{Shared: []string{"10.9.0.100"}}, ""},
+		"shared, nothing known":   {EndpointSpec{Interface: "eth1"}, PortSecurity{Shared: []string{"10.9.0.100"}}, "port_security.shared: no MAC and no address is known"},
+		"shared, a MAC is known":  {EndpointSpec{Interface: "eth1"}, PortSecurity{MACs: []string{"02:00:00:00:00:01"}, Shared: []string{"10.9.0.100"}}, ""},
 		"off, and shared":         {made, PortSecurity{Mode: "off", Shared: []string{"10.9.0.100"}}, "port_security.mode: mode off checks nothing"},
 		"shared, a network":       {made, PortSecurity{Shared: []string{"10.9.0.100/32"}}, "port_security.shared[0]: want the IPv4 or IPv6 address of a service"},
 		"shared, a group":         {made, PortSecurity{Shared: []string{"ff02::1"}}, "port_security.shared[0]: want the IPv4 or IPv6 address of a service"},

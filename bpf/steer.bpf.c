@@ -359,8 +359,12 @@ static __noinline void met(const struct station_key *k, __u32 slot, bool learned
 		return; // nobody's, or several stations'
 	at = *owner;
 	home = bpf_map_lookup_elem(&homes, &at);
-	if (home)
-		*home = at == slot && learned;
+	if (!home)
+		return;
+	__sync_lock_test_and_set(home, at == slot && learned); // and a barrier: the agent takes the station away first, then its home
+	owner = bpf_map_lookup_elem(&stations, k);
+	if (!owner || *owner != at)
+		*home = 0;
 }
 
 // destination is the slot of the endpoint where the bridge would send a frame for sure, 0 unknown: sender and receiver are where it has
