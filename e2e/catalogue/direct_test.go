@@ -226,8 +226,13 @@ func (d *directly) answersDoNotPass(ctx context.Context) {
 		stream.Close()
 	}
 	took := time.Since(begin)
-	in, out = d.port(ctx, "function/lb/in").Tx.Packets-in, d.port(ctx, "function/lb/out").Tx.Packets-out
-	got = d.port(ctx, "endpoint/alice").Tx.Packets - got
+	in0, got0 := in, got
+	rig.Eventually(ctx, d.t, "the switch's numbers are of now", func() (bool, string) { // Open vSwitch's are some hundred milliseconds old
+		in, got = d.port(ctx, "function/lb/in").Tx.Packets-in0, d.port(ctx, "endpoint/alice").Tx.Packets-got0
+		return in >= 2*questions && got >= 2*questions, fmt.Sprint(in, got)
+	})
+	out = d.port(ctx, "function/lb/out").Tx.Packets - out
+	took = max(took, time.Since(begin))
 	rig.Eventually(ctx, d.t, "the function's numbers are of now", func() (bool, string) {
 		n := d.number(ctx, `load_balancer_rewritten_packets_total{direction="up"}`)
 		return n >= 2*questions, fmt.Sprint(n)
@@ -236,8 +241,8 @@ func (d *directly) answersDoNotPass(ctx context.Context) {
 	d.t.Logf("in %v: %d packets to the client, %d of the client's to the function, %d to its other port, %v of them answers", took.Round(time.Millisecond), got, in, out, answers)
 	// A trial of one of two targets by two families every 0.5 s is some 5 packets; there is ARP, too.
 	most := uint64(100 + 100*took.Seconds())
-	if in < 2*questions || got < 2*questions || out > most || answers != 0 {
-		d.t.Errorf("want at least %d to the client and to the function, at most %d to its other port, and no answer", 2*questions, most)
+	if out > most || answers != 0 {
+		d.t.Errorf("want at most %d to its other port, and no answer", most)
 	}
 }
 
