@@ -441,12 +441,7 @@ func TestAMillionFrames(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	sent, most := 0, 0
 	for i := range frames {
-		f := bytes.Clone(seeds[random.IntN(len(seeds))])
-		if i%2 == 0 { // others' ports and addresses
-			p := nf.Decode(f)
-			f[p.Transport+random.IntN(4)] = byte(random.Uint32())
-			f[p.Network+12+random.IntN(8)] = byte(random.Uint32())
-		}
+		f := oneOf(seeds, random, i%2 == 0)
 		for range random.IntN(5) {
 			f[random.IntN(len(f))] = byte(random.Uint32())
 		}
@@ -558,4 +553,15 @@ func TestOpenConnectionsAreSettled(t *testing.T) {
 	if give(nf.Up, 1, other+"ack"); anew != 1 {
 		t.Error("a connection stays settled to where its target was")
 	}
+}
+
+// oneOf good frames, or one of another's port and address.
+func oneOf(seeds [][]byte, random *rand.Rand, others bool) []byte {
+	f := bytes.Clone(seeds[random.IntN(len(seeds))])
+	if others {
+		p := nf.Decode(f)
+		f[p.Transport+random.IntN(4)] = byte(random.Uint32())
+		f[p.Network+12+random.IntN(8)] = byte(random.Uint32())
+	}
+	return f
 }

@@ -292,12 +292,7 @@ func TestManyDirectFrames(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	sent, most := 0, 0
 	for i := range frames {
-		f := bytes.Clone(seeds[random.IntN(len(seeds))])
-		if i%2 == 0 { // others' ports and addresses
-			p := nf.Decode(f)
-			f[p.Transport+random.IntN(4)] = byte(random.Uint32())
-			f[p.Network+12+random.IntN(8)] = byte(random.Uint32())
-		}
+		f := oneOf(seeds, random, i%2 == 0)
 		for range random.IntN(4) {
 			f[random.IntN(len(f))] = byte(random.Uint32())
 		}

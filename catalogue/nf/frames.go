@@ -507,17 +507,10 @@ func (s *Frames) receive(p *port) (more bool, err error) {
 
 // longFrames reads frames of which the ring has the begin only, n of them, and tells how many it got.
 func (s *Frames) longFrames(p *port, n int) (got int, err error) {
-	for tries := 0; n > 0 && tries < 8; tries++ {
-		switch got, err = s.in.read(p.fd, n); {
-		case err == nil, errors.Is(err, unix.EAGAIN):
-			return got, nil
-		case errors.Is(err, unix.ENETDOWN):
-			p.down = true // said once, before the frames
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
-		case errors.Is(err, unix.EINVAL):
-			s.count.Described++
-		default:
-			return 0, fmt.Errorf("port %s: receive: %w", p.name, err)
+	again := n > 0
+	for tries := 0; again && tries < 8; tries++ {
+		if got, again, err = s.fromQueue(p, n); err != nil {
+			return 0, err
 		}
 	}
 	return got, nil
@@ -525,20 +518,9 @@ func (s *Frames) longFrames(p *port, n int) (got int, err error) {
 
 // drain takes one batch from a port's queue.
 func (s *Frames) drain(p *port) (more bool, err error) {
-	n, err := s.in.read(p.fd, batchSize)
-	switch {
-	case errors.Is(err, unix.EAGAIN):
-		return false, nil
-	case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
-		return true, nil
-	case errors.Is(err, unix.EINVAL):
-		s.count.Described++
-		return true, nil
-	case errors.Is(err, unix.ENETDOWN):
-		p.down = true // the kernel says that once, and nothing when the interface goes
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("port %s: receive: %w", p.name, err)
+	n, again, err := s.fromQueue(p, batchSize)
+	if n == 0 || err != nil {
+		return again, err
 	}
 	s.count.Received[p.dir] += uint64(n)
 	for i := range n {
@@ -546,6 +528,24 @@ func (s *Frames) drain(p *port) (more bool, err error) {
 	}
 	s.flush()
 	return n == batchSize, nil
+}
+
+// fromQueue reads frames of a port's queue, most at most. again: none, but there may be some.
+func (s *Frames) fromQueue(p *port, most int) (n int, again bool, err error) {
+	switch n, err = s.in.read(p.fd, most); {
+	case err == nil:
+		return n, false, nil
+	case errors.Is(err, unix.EAGAIN):
+		return 0, false, nil
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+	case errors.Is(err, unix.EINVAL):
+		s.count.Described++
+	case errors.Is(err, unix.ENETDOWN):
+		p.down = true // the kernel says that once, and nothing when the interface goes
+	default:
+		return 0, false, fmt.Errorf("port %s: receive: %w", p.name, err)
+	}
+	return 0, true, nil
 }
 
 // handle a frame; nil: it cannot be read.

@@ -44,7 +44,22 @@ func (s *said) all() string {
 	return s.text.String()
 }
 
-// templated opens a runtime that makes machines from templates; the test is skipped by none: a host of another kind has none to test.
+// readied has the template of a kind made.
+func readied(t *testing.T, r *Runtime, k kind) (system, shape) {
+	t.Helper()
+	sys, s, err := r.engine.common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.engine.template(t.Context(), sys, s, k)
+	if err != nil || from == nil {
+		t.Fatal(from, err)
+	}
+	from.close()
+	return sys, s
+}
+
+// templated opens a runtime that makes machines from templates. Where machines have the host's own processor there are none: the test is skipped.
 func templated(t *testing.T) (*Runtime, container.Spec, *said) {
 	t.Helper()
 	r, spec := fresh(t)
@@ -283,17 +298,10 @@ func TestATemplateMayGo(t *testing.T) {
 func TestOneTemplateHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	r, _, words := templated(t)
-	sys, s, err := r.engine.common(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sys, s := readied(t, r, kind{memory: minMemory, cpus: 1})
+	r.engine.copying <- struct{}{} // as if one was made
 	from, err := r.engine.template(t.Context(), sys, s, kind{memory: minMemory, cpus: 1})
 	if err != nil || from == nil {
-		t.Fatal(from, err)
-	}
-	from.close()
-	r.engine.copying <- struct{}{} // as if one was made
-	if from, err = r.engine.template(t.Context(), sys, s, kind{memory: minMemory, cpus: 1}); err != nil || from == nil {
 		t.Fatal(from, err)
 	}
 	from.close()
@@ -313,15 +321,7 @@ func TestMachinesThatWaitHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	r, spec, words := templated(t)
 	spec.Args = waiting
-	sys, s, err := r.engine.common(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, err := r.engine.template(t.Context(), sys, s, kind{memory: defaultMemory, cpus: 1})
-	if err != nil || from == nil {
-		t.Fatal(from, err)
-	}
-	from.close()
+	sys, s := readied(t, r, kind{memory: defaultMemory, cpus: 1})
 	r.engine.copying <- struct{}{} // as if one was made
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)

@@ -57,6 +57,25 @@ func (h *host) isolate(t *testing.T, off bool, stations ...*suite.Station) {
 	}
 }
 
+// speak has alice and bob send to everybody: the bridge meets both.
+func (h *host) speak(t *testing.T, n *int) {
+	t.Helper()
+	arrives(t, h.alice, say(t, n, h.bob, h.bob.MAC, broadcast, untaken))
+	arrives(t, h.bob, say(t, n, h.alice, h.alice.MAC, broadcast, untaken))
+}
+
+// moves has bob turn up at another station's port, and come back: what alice sends to him goes where the bridge has met him.
+func (h *host) moves(t *testing.T, n *int, to *suite.Station) {
+	t.Helper()
+	arrives(t, h.alice, say(t, n, to, h.bob.MAC, broadcast, untaken))
+	m := say(t, n, h.alice, h.alice.MAC, string(h.bob.MAC[:]), taken)
+	arrives(t, to, m)
+	if len(h.bob.Frames(m)) > 0 {
+		t.Errorf("a frame came to bob while the bridge had met him at %s's", to.Name)
+	}
+	h.speak(t, n)
+}
+
 // sentTo counts the frames that left by a station's port.
 func (h *host) sentTo(t *testing.T, st *suite.Station) uint64 {
 	t.Helper()
@@ -99,11 +118,7 @@ func TestPastTheBridge(t *testing.T) {
 					t.Error("a frame went past the bridge, want none")
 				}
 			}
-			speak := func() {
-				t.Helper()
-				arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
-				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, broadcast, untaken))
-			}
+			speak := func() { t.Helper(); h.speak(t, &n) }
 			add := func(st *suite.Station) {
 				t.Helper()
 				var err error
@@ -120,13 +135,7 @@ func TestPastTheBridge(t *testing.T) {
 			}
 
 			carol := h.Station("carol")
-			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken)) // bob is at carol's, says the bridge
-			m := say(t, &n, h.alice, h.alice.MAC, to, taken)
-			arrives(t, carol, m)
-			if len(h.bob.Frames(m)) > 0 {
-				t.Error("a frame came to bob while the bridge had met him at carol's")
-			}
-			speak()
+			h.moves(t, &n, carol)
 			passes(true)
 			wantStatic(t, h, h.alice, h.bob, carol)
 
@@ -254,27 +263,17 @@ func TestResumedPastTheBridge(t *testing.T) {
 					t.Error("a frame went past the bridge, want none")
 				}
 			}
-			speak := func() {
-				t.Helper()
-				arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, broadcast, untaken))
-				arrives(t, h.bob, say(t, &n, h.alice, h.alice.MAC, broadcast, untaken))
-			}
+			speak := func() { t.Helper(); h.speak(t, &n) }
 			passes(false) // nobody has spoken
 			speak()
 			passes(true)
 
 			carol := h.Station("carol")
-			arrives(t, h.alice, say(t, &n, carol, h.bob.MAC, broadcast, untaken)) // bob is at carol's, says the bridge
-			m := say(t, &n, h.alice, h.alice.MAC, to, taken)
-			arrives(t, carol, m)
-			if len(h.bob.Frames(m)) > 0 {
-				t.Error("a frame came to bob while the bridge had met him at carol's")
-			}
-			speak()
+			h.moves(t, &n, carol)
 			passes(true)
 
 			// A frame of another's address behind alice's port: the bridge is to hear of it.
-			m = say(t, &n, h.alice, flow.MAC{2, 9}, to, taken)
+			m := say(t, &n, h.alice, flow.MAC{2, 9}, to, taken)
 			arrives(t, h.bob, m)
 			arrives(t, h.alice, say(t, &n, h.bob, h.bob.MAC, string([]byte{2, 9, 0, 0, 0, 0}), untaken))
 
