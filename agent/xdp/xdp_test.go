@@ -23,6 +23,9 @@ import (
 	"weir.dev/weir/netns"
 )
 
+// The first thread does nothing but wait: the kernel tells of a process where that thread is, and a thread that makes something in another namespace is there meanwhile.
+func init() { runtime.LockOSThread() }
+
 // home is a namespace with the ports of a function.
 func home(t *testing.T) (path string) {
 	t.Helper()
