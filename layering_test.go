@@ -27,7 +27,7 @@ var layers = map[string][]string{
 	"bpf":       {},
 	"image":     {"instance", "sbom"},
 	"sbom":      {},
-	"container": {"cpuset", "instance", "netns", "portkind"},
+	"container": {"bpf/rings", "cpuset", "instance", "netns", "portkind"},
 	"datapath":  {"flow", "portkind", "instance", "netns", "bpf", "openflow", "ovsdb"},
 	"router":    {"api", "flow", "openflow", "placement"},
 	"openflow":  {},

@@ -28,6 +28,7 @@ import (
 	"weir.dev/weir/cli/service"
 	"weir.dev/weir/container"
 	runtimes "weir.dev/weir/container/drivers"
+	containers "weir.dev/weir/container/kernel"
 	"weir.dev/weir/daemon"
 	"weir.dev/weir/datapath"
 	switches "weir.dev/weir/datapath/drivers"
@@ -131,7 +132,7 @@ func imagesOf(o service.DaemonOptions) (imageOptions, error) {
 }
 
 func runtimeOptions(o service.DaemonOptions, log *slog.Logger) runtimes.Options {
-	return runtimes.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk,
+	return runtimes.Options{CLI: o.Runtime, Adopt: true, Memory: o.FunctionMemory, CPUs: o.FunctionCPUs.Of(runtime.NumCPU()), DiskBytes: o.FunctionDisk, Rings: o.FunctionRings,
 		Vulnerable: o.VulnerableRuntime, KVMKernel: o.KVMKernel, Log: log}
 }
 
@@ -276,7 +277,7 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(append(out, userns), runtimeFeatures(ctx)...)
+	out = append(append(out, userns, ringsFeature()), runtimeFeatures(ctx)...)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
@@ -309,6 +310,15 @@ func runtimeFeatures(ctx context.Context) []api.Feature {
 	}
 	wg.Wait()
 	return out
+}
+
+// ringsFeature tells whether functions can be kept from taking memory by rings of sockets.
+func ringsFeature() api.Feature {
+	f := api.Feature{Name: "bounded rings", OK: true, Detail: "--function-rings"}
+	if err := containers.CheckRings(); err != nil {
+		f.OK, f.Detail = false, err.Error()+": a function with CAP_NET_RAW can take the host's memory by rings of packet sockets"
+	}
+	return f
 }
 
 // sealedFeature tells whether tunnels to other hosts can be encrypted.

@@ -310,6 +310,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer timer.Stop()
 	beat := time.Time{}
 	counted := 0 // functions here, as last reported
+	rings := refusedRings{}
 	for {
 		a.moved.Store(max(1, int64(time.Since(a.begun))))
 		select {
@@ -339,9 +340,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		if a.news.Swap(false) || news || here != counted && now.Sub(beat) >= countEvery || now.Sub(beat) >= api.HostBeat {
 			beat, counted = now, here
-			if _, err := a.Runtime.List(ctx); err != nil { // which also keeps the logs within their bounds
+			list, err := a.Runtime.List(ctx) // which also keeps the logs within their bounds
+			if err != nil {
 				a.Log.Warn("list containers", "error", err)
 			}
+			rings.tell(list, a.report.Event)
 			a.report.Host(a.hostStatus(now))
 		}
 		if !a.surveyed {

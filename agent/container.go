@@ -98,7 +98,7 @@ func (f *function) readPID(ctx context.Context) error {
 // limitsOf a container, as a function's status has them.
 func limitsOf(c container.Status) api.Limits {
 	l := c.Limits
-	return api.Limits{CPUs: l.CPUs, CPUSet: l.CPUSet, MemoryBytes: l.Memory, Processes: l.PIDs, DiskBytesPerS: l.DiskBytes, DiskOpsPerS: l.DiskOps, Missing: l.Missing}
+	return api.Limits{CPUs: l.CPUs, CPUSet: l.CPUSet, MemoryBytes: l.Memory, Processes: l.PIDs, DiskBytesPerS: l.DiskBytes, DiskOpsPerS: l.DiskOps, RingBytes: l.Rings, Missing: l.Missing}
 }
 
 func (f *function) slot(ctx context.Context) error {

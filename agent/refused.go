@@ -2,9 +2,14 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"strings"
 	"time"
 
+	"weir.dev/weir/agent/sandbox"
+	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/datapath"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/router"
@@ -36,6 +41,26 @@ func (a *Agent) watchRefused(ctx context.Context) {
 		case now = <-tick.C:
 		}
 	}
+}
+
+// refusedRings is how often containers were refused rings of sockets, as far as was told.
+type refusedRings map[string]uint64
+
+// tell of those that were refused some since.
+func (seen refusedRings) tell(list []container.Status, event func(api.Event)) {
+	there := map[string]bool{}
+	for _, c := range list {
+		there[c.ID] = true
+		if c.RingsRefused <= seen[c.ID] {
+			continue
+		}
+		n := c.RingsRefused - seen[c.ID]
+		seen[c.ID] = c.RingsRefused
+		name, _ := sandbox.Of(c.ID)
+		event(api.Event{Severity: api.Warning, Reason: "RingsRefused", Kind: api.KindFunction, Object: name, Message: fmt.Sprintf(
+			"it asked %d times for rings of packet or AF_XDP sockets beyond its limit of %s: it was told that there is no memory (ENOMEM)", n, size(c.Limits.Rings))})
+	}
+	maps.DeleteFunc(seen, func(id string, _ uint64) bool { return !there[id] })
 }
 
 // refusals are the counters of endpoints' ports.

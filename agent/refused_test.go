@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"weir.dev/weir/api"
+	"weir.dev/weir/container"
 	"weir.dev/weir/flow"
 	"weir.dev/weir/instance"
 )
@@ -34,5 +35,32 @@ func TestDerivedMACIsTaken(t *testing.T) {
 		if p := a.macTaken("alice", d); (p != nil) != (name == "of an endpoint") {
 			t.Errorf("alice, while bob's is %s: %v", name, p)
 		}
+	}
+}
+
+func TestRefusedRingsAreToldOnceEach(t *testing.T) {
+	seen := refusedRings{}
+	var told []string
+	look := func(list ...container.Status) []string {
+		told = nil
+		seen.tell(list, func(e api.Event) { told = append(told, e.Object+": "+e.Message) })
+		return told
+	}
+	asked := func(id string, n uint64) container.Status {
+		return container.Status{ID: id, RingsRefused: n, Limits: container.Limits{Rings: 64 << 20}}
+	}
+	if got := look(asked("ids.1", 0), asked("fw.7", 2)); len(got) != 1 ||
+		got[0] != "fw: it asked 2 times for rings of packet or AF_XDP sockets beyond its limit of 64M: it was told that there is no memory (ENOMEM)" {
+		t.Errorf("told %q", got)
+	}
+	if got := look(asked("ids.1", 0), asked("fw.7", 2)); len(got) != 0 {
+		t.Errorf("told again: %q", got)
+	}
+	if got := look(asked("ids.1", 1), asked("fw.7", 2)); len(got) != 1 {
+		t.Errorf("told %q, want that of ids", got)
+	}
+	look() // both are gone
+	if len(seen) != 0 {
+		t.Errorf("what is gone is kept: %v", seen)
 	}
 }

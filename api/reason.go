@@ -21,7 +21,7 @@ func Reasons() []string {
 		"EventsDropped", "EventsLost", "FunctionDied", "FunctionKept", "FunctionMoved", "FunctionNotPlaced", "FunctionRecovered", "FunctionRestarting",
 		"FunctionUnhealthy", "HostBack", "HostClaimsMore", "HostDrained", "HostDraining", "HostJoined", "HostLost", "HostRemoved", "HostReplaced", "LinkForged", "LinkLost",
 		"LinkRestored", "NoTunnels", "NothingComesBack", "OneFloodTree", "PortFlapping", "PortLooped", "RefusedArp", "RefusedDhcp", "RefusedMac",
-		"RefusedNd", "RefusedRa", "RefusedSource", "RefusedUnreadable", "ReloadFailed", "RuntimeBack", "RuntimeLost", "StateLost", "StationFlapping", "StationMoved", "StationRefused", "SwitchCertified",
+		"RefusedNd", "RefusedRa", "RefusedSource", "RefusedUnreadable", "ReloadFailed", "RingsRefused", "RuntimeBack", "RuntimeLost", "StateLost", "StationFlapping", "StationMoved", "StationRefused", "SwitchCertified",
 		"SwitchConnected", "SwitchForgotten", "SwitchLost", "SwitchNameTaken", "SwitchRefused", "SwitchRevoked", "TableFull", "TableLargeEnough",
 		"TableTooSmall", "TooManyStations", "TunnelsPlain", "TwoFloodTrees", "UplinkFailed",
 	}

@@ -112,6 +112,8 @@ type Status struct {
 	OOM      bool      // the kernel killed it for want of memory
 	Short    Shortage  // whose memory, with OOM
 	Limits   Limits    // in force for the last process
+	// RingsRefused is how often it asked for larger rings of sockets than its limit.
+	RingsRefused uint64
 }
 
 // Shortage is whose memory was short when the kernel killed for want of memory.
@@ -131,6 +133,7 @@ type Limits struct {
 	CPUSet    string  `json:"cpuset,omitempty"`     // processors, e.g. "0-3,5"
 	DiskBytes int64   `json:"disk_bytes,omitempty"` // a second, for reading and for writing each
 	DiskOps   int64   `json:"disk_ops,omitempty"`   // the same
+	Rings     int64   `json:"rings,omitempty"`      // bytes that the rings of its packet and AF_XDP sockets take together, beside Memory
 	Missing   string  `json:"missing,omitempty"`    // what this host does not bound although it should by default, and why
 }
 

@@ -133,6 +133,8 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	o.FunctionCPUs, o.FunctionDisk = Cores{Percent: functionCPUs}, functionDisk
 	f.Var(&o.FunctionCPUs, "function-cpus", "processor limit of functions whose spec has none: cores, or a share of this host's; none: no limit")
 	f.Var((*memoryFlag)(&o.FunctionDisk), "function-disk", "what each function may read of this host's disks in a second, and write, with an optional K, M or G; none: no limit")
+	o.FunctionRings = functionRings
+	f.Var((*memoryFlag)(&o.FunctionRings), "function-rings", "memory that the rings of each function's packet and AF_XDP sockets may take, beside its memory limit, with an optional K, M or G; none: no limit")
 	command.ImagesFlag(f, &o.ImagesDir)
 	f.StringArrayVar(&o.Registries, "registry", nil, "registry, or repository of one, from which this host pulls images that functions name and that it lacks (ghcr.io, registry.example.org/nf); may be repeated; "+
 		"default: from none, weir image pull fetches them")
@@ -145,6 +147,9 @@ const functionCPUs = 95
 
 // functionDisk is a few times what a program needs to start at once, and a part of what a disk can.
 const functionDisk = 256 << 20
+
+// functionRings is a hundred times what a function of the catalogue has.
+const functionRings = 64 << 20
 
 // Cores is a flag of processors, a number or a share of those that there are; zero: no limit.
 type Cores struct{ Number, Percent float64 }

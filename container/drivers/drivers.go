@@ -37,13 +37,14 @@ type Options struct {
 	Remove, KeepLogs  bool
 	Once              bool // one container is to be made, or few: what would serve others is not
 	Memory, DiskBytes int64
+	Rings             int64
 	CPUs              float64
 	Adopt, Vulnerable bool
 	Log               *slog.Logger
 }
 
 func (o Options) kernel() kernel.Options {
-	return kernel.Options{KeepLogs: o.KeepLogs, Memory: o.Memory, DiskBytes: o.DiskBytes, CPUs: o.CPUs, Adopt: o.Adopt}
+	return kernel.Options{KeepLogs: o.KeepLogs, Memory: o.Memory, DiskBytes: o.DiskBytes, CPUs: o.CPUs, Rings: o.Rings, Adopt: o.Adopt}
 }
 
 func (o Options) oci() oci.Options {

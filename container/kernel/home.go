@@ -25,6 +25,7 @@ type Home struct {
 	seccomp  profiles
 	rousing  sync.Mutex // held while Rouse is at it
 	machine  Machine    // the engine, if it is one
+	rings    ringBound
 }
 
 // Dir is the engine's run directory. Everything directly in it but "bundles" is the engine's own.

@@ -45,6 +45,7 @@ type Options struct {
 	// Limits of a container whose Spec has none, where the kernel can; 0 none. DiskBytes is for a second, for reading and for writing each.
 	Memory, DiskBytes int64
 	CPUs              float64
+	Rings             int64 // bytes that the rings of a container's sockets may take together; 0 no limit
 	LogBytes          int64 // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
 	OOMScore          *int  // of this process; nil: as the kernel has it
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
@@ -95,7 +96,7 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 	if err != nil {
 		return nil, err
 	}
-	h := &Home{inst: inst, engine: name, cgroups: cgroups}
+	h := &Home{inst: inst, engine: name, cgroups: cgroups, rings: ringBound{most: o.Rings}}
 	h.setDefaults(o)
 	if h.score, err = scoreOf(o.OOMScore); err != nil {
 		return nil, err
@@ -114,6 +115,9 @@ func New(ctx context.Context, inst instance.Instance, name string, o Options, en
 			return nil, fmt.Errorf("become reaper: %w", err)
 		}
 	}
+	if err := r.adoptRings(); err != nil {
+		return nil, err
+	}
 	if err := r.recover(ctx); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("recover: %w", err)
@@ -130,6 +134,9 @@ func (r *Runtime) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
+	r.rings.mu.Lock()
+	r.rings.close()
+	r.rings.mu.Unlock()
 	for _, e := range r.containers {
 		if e.proc != nil {
 			e.proc.Close()
@@ -295,6 +302,7 @@ func (r *Runtime) tryMake(ctx context.Context, e *entry, s container.Spec, run b
 		r.reapOrphans("")
 		err = full(err)
 	}()
+	r.boundRings()
 	if err := r.prepare(e.rec); err != nil {
 		return err
 	}
@@ -380,6 +388,7 @@ func (r *Runtime) settle(e *entry, pid int, phase phase) error {
 		proc.Close()
 		return err
 	}
+	r.ringsOf(&rec.Limits, pid)
 	return r.keep(e, rec, proc)
 }
 
@@ -606,7 +615,9 @@ func (r *Runtime) Status(_ context.Context, id string) (container.Status, error)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.containers[id]; e.known() {
-		return e.status(), nil
+		s := e.status()
+		s.RingsRefused = r.ringsRefused(id)
+		return s, nil
 	}
 	return container.Status{}, fmt.Errorf("container %s: %w", id, container.ErrNotFound)
 }
@@ -621,7 +632,9 @@ func (r *Runtime) List(context.Context) ([]container.Status, error) {
 	var machines []Container
 	for _, e := range r.containers {
 		if e.known() {
-			out = append(out, e.status())
+			s := e.status()
+			s.RingsRefused = r.ringsRefused(s.ID)
+			out = append(out, s)
 			machines = append(machines, r.container(e.rec.Spec, e.rec.PID))
 		}
 	}

@@ -43,6 +43,9 @@ func TestAppetiteIsBounded(t *testing.T) {
 				if name == "log" && most.disk < 16<<20 {
 					t.Errorf("log: it says %.200q, and the log grew by %d MiB: want one that fills", said, most.disk>>20)
 				}
+				if name == "rings" {
+					ringsAreBounded(ctx, t, r, said, g.capabilities != "")
+				}
 				works(ctx, t, r, "evil")
 				unharmed(ctx, t, r, name)
 				if name == "links" {
@@ -79,6 +82,33 @@ func abused(ctx context.Context, t *testing.T, r *rig.Rig, m *meter, name string
 		most = m.read(t).beyond(before, most)
 		unharmed(ctx, t, r, name)
 		spare(t, name)
+	}
+}
+
+// ringsAreBounded compares what a function took by rings of sockets with its limit: all of it, as it asks until it gets no more. A function that may have no such sockets took
+// nothing, and a machine has rings in its own memory.
+func ringsAreBounded(ctx context.Context, t *testing.T, r *rig.Rig, said string, may bool) {
+	t.Helper()
+	var f api.Function
+	if err := r.Get(ctx, &f, "function", "evil"); err != nil {
+		t.Fatal(err)
+	}
+	var taken int64
+	if _, err := fmt.Sscanf(said, "%d MiB of rings", &taken); err != nil && f.Status.Runtime != api.RuntimeKVM { // whose memory is short
+		t.Fatalf("rings: it says %q", said)
+	}
+	l := f.Status.Limits
+	switch {
+	case f.Status.Runtime == api.RuntimeKVM:
+		if l.RingBytes != 0 {
+			t.Errorf("rings: a machine has a limit of %d bytes", l.RingBytes)
+		}
+	case l.RingBytes != 64<<20 || strings.Contains(l.Missing, "rings"):
+		t.Errorf("rings: limits %+v, want 64 MiB for rings", l)
+	case !may && taken != 0:
+		t.Errorf("rings: without a capability: %s", said)
+	case may && taken<<20 != l.RingBytes:
+		t.Errorf("rings: %s, want %d MiB", said, l.RingBytes>>20)
 	}
 }
 

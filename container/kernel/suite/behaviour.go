@@ -342,7 +342,7 @@ func (k Kit) killedAtAnyMoment(t *testing.T) {
 func (k Kit) appetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 	const rate = 4 << 20
 	inst := NewInstance(t)
-	r := k.open(t, inst, kernel.Options{CPUs: 0.5, DiskBytes: rate})
+	r := k.open(t, inst, kernel.Options{CPUs: 0.5, DiskBytes: rate, Rings: 8 << 20})
 	defer r.Close()
 	defer func() { must(t, r.Destroy(context.Background())) }()
 	root := Rootfs(t)
@@ -352,7 +352,7 @@ func (k Kit) appetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 	must(t, r.Run(t.Context(), spec))
 	st, err := r.Status(t.Context(), "a")
 	must(t, err)
-	if want := (container.Limits{CPUs: 0.5, PIDs: 512, DiskBytes: rate, DiskOps: rate / (64 << 10)}); st.Limits != want {
+	if want := (container.Limits{CPUs: 0.5, PIDs: 512, DiskBytes: rate, DiskOps: rate / (64 << 10), Rings: 8 << 20}); st.Limits != want {
 		t.Errorf("limits %+v, want %+v", st.Limits, want)
 	}
 	must(t, exec.Command("sync").Run())

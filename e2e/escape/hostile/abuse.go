@@ -97,6 +97,30 @@ var abuses = map[string]func(deadline time.Time) string{
 		}
 		return strings.Join(said, ", ")
 	},
+	"rings": func(deadline time.Time) string { // of sockets, which the kernel counts against nobody
+		var taken int
+		var last [2]error
+		for last[0] == nil && taken < 2<<10 {
+			var fd int
+			if fd, last[0] = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0); last[0] == nil {
+				last[0] = unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{Block_size: 1 << 20, Block_nr: 4, Frame_size: 2048, Frame_nr: 2048})
+			}
+			if last[0] == nil {
+				taken += 4
+			}
+		}
+		for last[1] == nil && taken < 2<<10 {
+			var fd int
+			if fd, last[1] = unix.Socket(unix.AF_XDP, unix.SOCK_RAW, 0); last[1] == nil {
+				last[1] = unix.SetsockoptInt(fd, unix.SOL_XDP, unix.XDP_RX_RING, 1<<18)
+			}
+			if last[1] == nil {
+				taken += 4
+			}
+		}
+		time.Sleep(time.Until(deadline))
+		return fmt.Sprintf("%d MiB of rings, then %v, %v", taken, last[0], last[1])
+	},
 	"watches": func(deadline time.Time) string { // of files, which the kernel counts for each user of the host
 		n := 0
 		var last error

@@ -2202,6 +2202,8 @@ export interface components {
             missing?: string;
             /** Format: int64 */
             processes?: number;
+            /** Format: int64 */
+            ring_bytes?: number;
         };
         ListFunctionSecret: {
             items: components["schemas"]["FunctionSecret"][] | null;
@@ -11615,6 +11617,8 @@ export interface operations {
                                 missing?: string;
                                 /** Format: int64 */
                                 processes?: number;
+                                /** Format: int64 */
+                                ring_bytes?: number;
                             };
                             message?: string;
                             /** Format: int64 */

@@ -195,6 +195,12 @@ function StateTab({ f }: { f: Func }) {
             <dd>{s.limits?.processes ?? "no limit"}</dd>
             <dt>Disk</dt>
             <dd>{s.limits?.disk_bytes_per_s ? `${bytes(s.limits.disk_bytes_per_s)}/s` : "no limit"}</dd>
+            {s.limits?.ring_bytes !== undefined && (
+              <>
+                <dt>Rings of sockets</dt>
+                <dd>{bytes(s.limits.ring_bytes)}</dd>
+              </>
+            )}
           </dl>
           {s.limits?.missing && (
             <p className="dim break" style={{ marginTop: "0.5rem" }}>

@@ -1,0 +1,339 @@
+package rings
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const unified = "/sys/fs/cgroup/unified" // or /sys/fs/cgroup alone
+
+const asks = "WEIR_RINGS_ASKS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asks) != "" {
+		serve()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// serve does what it reads, a line each, and answers: a process in a group.
+func serve() {
+	sockets := map[string]int{}
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		f := strings.Fields(in.Text())
+		n := make([]int, len(f))
+		for i, text := range f {
+			n[i], _ = strconv.Atoi(text)
+		}
+		var err error
+		switch f[0] {
+		case "open":
+			sockets[f[1]], err = unix.Socket(n[2], unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		case "close":
+			err = unix.Close(sockets[f[1]])
+		case "packet": // socket, option, block size, blocks, bytes of the option
+			req := unix.TpacketReq{Block_size: uint32(n[3]), Block_nr: uint32(n[4]), Frame_size: 2048}
+			req.Frame_nr = req.Block_size / 2048 * req.Block_nr
+			value := make([]byte, max(n[5], int(unsafe.Sizeof(req))))
+			copy(value, unsafe.Slice((*byte)(unsafe.Pointer(&req)), unsafe.Sizeof(req)))
+			err = setsockopt(sockets[f[1]], unix.SOL_PACKET, n[2], value)
+		case "set": // socket, level, option, value of 32 bits
+			v := uint32(n[4])
+			err = setsockopt(sockets[f[1]], n[2], n[3], unsafe.Slice((*byte)(unsafe.Pointer(&v)), 4))
+		case "long": // socket: an option of another kind that is longer than a page
+			err = setsockopt(sockets[f[1]], unix.SOL_SOCKET, unix.SO_RCVBUF, append([]byte{0, 0, 1, 0}, make([]byte, 8192)...))
+		case "umem": // socket, MiB of the same memory
+			var b []byte
+			if b, err = unix.Mmap(-1, 0, n[2]<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
+				reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&b[0]))), Len: uint64(len(b)), Size: 2048}
+				err = setsockopt(sockets[f[1]], unix.SOL_XDP, unix.XDP_UMEM_REG, unsafe.Slice((*byte)(unsafe.Pointer(&reg)), unsafe.Sizeof(reg)))
+			}
+		}
+		var e unix.Errno
+		errors.As(err, &e)
+		fmt.Println(int(e))
+	}
+}
+
+func setsockopt(fd, level, option int, value []byte) error {
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&value[0])), uintptr(len(value)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// member is a process in a group and in a network namespace of its own.
+type member struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Scanner
+	end func()
+}
+
+func join(t *testing.T, dir string) *member {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), asks+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd()), Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{t: t, in: in, out: bufio.NewScanner(out)}
+	m.end = func() {
+		in.Close()
+		_ = cmd.Wait()
+	}
+	t.Cleanup(m.end)
+	return m
+}
+
+// does has the process do something, and fails unless that ends as wanted.
+func (m *member) does(want unix.Errno, what string) {
+	m.t.Helper()
+	fmt.Fprintln(m.in, what)
+	if !m.out.Scan() {
+		m.t.Fatalf("%s: the process is gone", what)
+	}
+	if got, _ := strconv.Atoi(m.out.Text()); unix.Errno(got) != want {
+		m.t.Errorf("%s: %v, want %v", what, unix.Errno(got), want)
+	}
+}
+
+// group makes a group of version 2.
+func group(t *testing.T, above, name string) string {
+	t.Helper()
+	dir := filepath.Join(above, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func top() string {
+	var st unix.Statfs_t
+	if err := unix.Statfs(unified, &st); err == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+		return unified
+	}
+	return "/sys/fs/cgroup"
+}
+
+func attached(t *testing.T, dir string, most uint64) *Bound {
+	t.Helper()
+	b, err := Attach(dir, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// swept is what each group has.
+func swept(t *testing.T, b *Bound) map[string]Group {
+	t.Helper()
+	groups, err := b.Sweep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]Group{}
+	for _, g := range groups {
+		out[g.Name] = g
+	}
+	return out
+}
+
+const mib = 1 << 20
+
+func TestRingsAreBounded(t *testing.T) {
+	scope := group(t, top(), "weir-rings-"+strconv.Itoa(os.Getpid()))
+	one, two := group(t, scope, "one"), group(t, scope, "two")
+	b := attached(t, scope, 4*mib)
+	a, o := join(t, group(t, one, "below")), join(t, two)
+
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.does(unix.ENOMEM, "packet p 5 1048576 5 0") // PACKET_RX_RING of 5 MiB
+	a.does(unix.ENOMEM, "packet p 13 1048576 5 0")
+	a.does(0, "packet p 5 1048576 3 0")
+	a.does(unix.ENOMEM, "packet p 13 1048576 2 0") // 5 MiB together
+	a.does(0, "packet p 13 1048576 1 0")
+	a.does(unix.EPERM, "packet p 5 4096 1 5000") // the program does not see all of it
+	a.does(0, fmt.Sprintf("open q %d", unix.AF_PACKET))
+	a.does(unix.ENOMEM, "packet q 5 4096 1 0")
+	if got, want := swept(t, b)["one"], (Group{"one", 4 * mib, 4}); got != want {
+		t.Errorf("group: %+v, want %+v", got, want)
+	}
+
+	// What is given back and taken again is the same.
+	for range 3 {
+		a.does(0, "packet p 5 0 0 0")
+		a.does(0, "packet p 5 1048576 3 0")
+	}
+	// Another group has its own bound. Its process is in it, not below.
+	o.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	o.does(0, "packet p 5 1048576 4 0")
+	o.does(unix.ENOMEM, "packet p 13 4096 1 0")
+
+	// What is gone does not count, once somebody has looked.
+	a.does(0, "close p")
+	a.does(unix.ENOMEM, "packet q 5 4096 1 0")
+	if got := swept(t, b)["one"].Bytes; got != 0 {
+		t.Errorf("%d bytes after the socket is gone, want 0", got)
+	}
+	if got := swept(t, b)["two"].Bytes; got != 4*mib {
+		t.Errorf("%d bytes of another group, want %d", got, 4*mib)
+	}
+	a.does(0, "packet q 5 1048576 4 0")
+	a.does(unix.ENOMEM, "packet q 13 4096 1 0")
+	a.does(0, "close q")
+
+	// Other options are the kernel's affair, also those that are longer than what a program is shown.
+	a.does(0, fmt.Sprintf("open u %d", unix.AF_PACKET))
+	a.does(0, "long u")
+	a.does(0, fmt.Sprintf("set u %d %d 4096", unix.SOL_SOCKET, unix.SO_RCVBUF))
+
+	// A group that is gone is forgotten.
+	o.end()
+	if err := os.Remove(two); err != nil {
+		t.Fatal(err)
+	}
+	swept(t, b)
+	if groups, err := all[RingsGroup](b.o.Groups); err != nil || len(groups) != 1 {
+		t.Errorf("groups: %v %v, want one", groups, err)
+	}
+	if err := os.Mkdir(two, 0o755); err != nil { // for the end of the test
+		t.Fatal(err)
+	}
+}
+
+func TestRingsOfXDPAreBounded(t *testing.T) {
+	scope := group(t, top(), "weir-rings-xdp-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, 4*mib)
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open x %d", unix.AF_XDP))
+	for _, option := range []int{unix.XDP_RX_RING, unix.XDP_TX_RING} {
+		a.does(unix.ENOMEM, fmt.Sprintf("set x %d %d %d", unix.SOL_XDP, option, 1<<19)) // 8 MiB
+		a.does(0, fmt.Sprintf("set x %d %d 2048", unix.SOL_XDP, option))
+	}
+	a.does(0, "umem x 4") // 2048 frames: 512 KiB
+	for _, option := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
+		a.does(unix.ENOMEM, fmt.Sprintf("set x %d %d %d", unix.SOL_XDP, option, 1<<30))
+		a.does(0, fmt.Sprintf("set x %d %d 2048", unix.SOL_XDP, option))
+	}
+	a.does(0, fmt.Sprintf("open y %d", unix.AF_XDP))
+	a.does(unix.ENOMEM, "umem y 32")
+	if got, want := swept(t, b)["one"].Bytes, uint64(4*2048*16+2048*256); got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+}
+
+// TestAnotherProcessTakesOver: a daemon that was killed leaves its bound in force, and the next one knows what was counted.
+func TestAnotherProcessTakesOver(t *testing.T) {
+	scope := group(t, top(), "weir-rings-over-"+strconv.Itoa(os.Getpid()))
+	b, err := Attach(scope, 4*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.does(0, "packet p 5 1048576 3 0")
+	b.Close()
+	a.does(unix.ENOMEM, "packet p 13 1048576 2 0")
+	for range 3 { // it is attached once, however often
+		b = attached(t, scope, 8*mib)
+		if got := swept(t, b)["one"].Bytes; got != 3*mib {
+			t.Errorf("%d bytes, want %d", got, 3*mib)
+		}
+	}
+	a.does(0, "packet p 13 1048576 5 0")
+	a.does(0, fmt.Sprintf("open q %d", unix.AF_PACKET))
+	a.does(unix.ENOMEM, "packet q 5 4096 1 0")
+	if !b.At(scope) || b.At(filepath.Join(scope, "one")) {
+		t.Error("At does not tell groups apart")
+	}
+}
+
+// TestManyAtOnce: threads that ask at the same time, and sweeps meanwhile, do not get more together.
+func TestManyAtOnce(t *testing.T) {
+	scope := group(t, top(), "weir-rings-many-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, 4*mib)
+	dir := group(t, scope, "one")
+	const processes, each = 8, 30
+	var all []*member
+	for range processes {
+		all = append(all, join(t, dir))
+	}
+	done := make(chan error)
+	go func() {
+		var err error
+		for range 100 {
+			if _, serr := b.Sweep(); serr != nil {
+				err = serr
+			}
+		}
+		done <- err
+	}()
+	got := make(chan int)
+	for _, m := range all {
+		go func() {
+			n := 0
+			for i := range each {
+				fmt.Fprintf(m.in, "open %d %d\npacket %d 5 65536 1 0\n", i, unix.AF_PACKET, i)
+				m.out.Scan()
+				m.out.Scan()
+				if m.out.Text() == "0" {
+					n++
+				}
+			}
+			got <- n
+		}()
+	}
+	sum := 0
+	for range all {
+		sum += <-got
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if want := 4 * mib / 65536; sum > want || sum < want-processes {
+		t.Errorf("%d rings of 64 KiB, want %d", sum, want)
+	}
+	if g := swept(t, b)["one"]; g.Bytes != uint64(sum)*65536 || g.Refused != uint64(processes*each-sum) {
+		t.Errorf("%+v, want %d bytes, %d refused", g, sum*65536, processes*each-sum)
+	}
+}
