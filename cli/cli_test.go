@@ -160,7 +160,7 @@ func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
 		}
 	}
 	samples := map[string]string{"bool": "true", "string": "x", "int": "7", "uint64": "7", "duration": "7s", "stringArray": "a,b"}
-	special := map[string]string{"output": "json", "name": "abc", "url": "", "function-memory": "64M", "function-cpus": "50%", "function-disk": "8M"}
+	special := map[string]string{"output": "json", "name": "abc", "url": "", "function-memory": "64M", "function-cpus": "50%", "function-disk": "8M", "function-rings": "8M"}
 	var paths [][]string
 	each(tree(), func(c *cobra.Command) { paths = append(paths, strings.Fields(c.CommandPath())[1:]) })
 	for _, path := range paths {
