@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -36,20 +37,20 @@ func httpExperiment() Experiment {
 		name: "http", about: "HTTP requests over connections that stay, each the next one when the answer is there, past what filters them (one that is forbidden has to be answered with 403 before) or what answers them from memory (the server is hardly asked)",
 		metrics: serviceMetrics(), programs: []string{"ping"}, sockets: true,
 		more: []Factor{
-			{Name: factorBody, About: "bytes of an answer", Default: defaultBody, Check: between(1, services.MaxBody, "bytes")}, clients("connections"),
+			{Name: factorBody, About: "bytes of an answer", Default: defaultBody, Check: between(1, services.MaxBody, "bytes")}, clients("connections"), warming(),
 		},
 		measure: func(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
 			forbidden, cached := "", false
 			if k, err := platformOf(c.levels); err == nil {
-				cached = k.Function == platform.TaskCache
+				cached = k.Function == platform.TaskCache || k.Function == platform.TaskCacheUnseen
 				if k.Function == platform.TaskHTTP {
 					forbidden = platform.Forbidden
 				}
 			}
-			return c.ask(ctx, func(path platform.Path) (services.Result, error) {
+			return c.ask(ctx, func(path platform.Path, began func()) (services.Result, error) {
 				return services.HTTP(ctx, services.HTTPOptions{
 					From: path.From, To: path.To, Address: path.Served(), Clients: c.levels.number(factorClients, defaultClients), Body: c.levels.number(factorBody, defaultBody),
-					Forbidden: forbidden, Cached: cached, Duration: length,
+					Forbidden: forbidden, Cached: cached, Warm: warmOf(c.levels), Duration: length, Began: began,
 				})
 			}, map[string]string{factorBody: c.levels.or(factorBody, defaultBody) + " B"})
 		},
@@ -68,7 +69,7 @@ func dnsExperiment() Experiment {
 			return ""
 		},
 		measure: func(ctx context.Context, c *chain, length time.Duration) (Measurement, error) {
-			return c.ask(ctx, func(path platform.Path) (services.Result, error) {
+			return c.ask(ctx, func(path platform.Path, _ func()) (services.Result, error) {
 				return services.DNS(ctx, services.DNSOptions{
 					From: path.From, Address: path.Served(), Clients: c.levels.number(factorClients, defaultClients), Name: platform.Asked,
 					Want: netip.MustParseAddr(platform.AskedIs), Duration: length,
@@ -78,15 +79,16 @@ func dnsExperiment() Experiment {
 	}
 }
 
-// ask measures answers, with the CPU time of the whole machine for each.
-func (c *chain) ask(ctx context.Context, ask func(platform.Path) (services.Result, error), conditions map[string]string) (Measurement, error) {
+// ask measures answers, with the CPU time of the whole machine for each from when it began to count, which ask may say.
+func (c *chain) ask(ctx context.Context, ask func(path platform.Path, began func()) (services.Result, error), conditions map[string]string) (Measurement, error) {
 	return c.sockets(ctx, func(path platform.Path) (Measurement, error) {
 		before, err := machine.Take()
 		if err != nil {
 			return Measurement{}, err
 		}
-		r, err := ask(path)
-		if err != nil {
+		var takeErr error
+		r, err := ask(path, func() { before, takeErr = machine.Take() })
+		if err = cmp.Or(err, takeErr); err != nil {
 			return Measurement{}, err
 		}
 		after, err := machine.Take()

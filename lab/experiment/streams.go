@@ -65,7 +65,7 @@ const factorWarm = "warm"
 const mostWarm = 30 * time.Second
 
 func warming() Factor {
-	return Factor{Name: factorWarm, Default: "0s", About: "how long the same traffic passes before what counts (iperf3, and frames at a low rate): functions have settled their flows by then; 0s to 30s, whole seconds",
+	return Factor{Name: factorWarm, Default: "0s", About: "how long the same traffic passes before what counts (iperf3 and requests at full rate, frames at a low one): functions have settled their flows by then; 0s to 30s, whole seconds",
 		Check: func(level string) error {
 			d, err := time.ParseDuration(level)
 			if err != nil || d < 0 || d > mostWarm || d%time.Second != 0 {

@@ -285,14 +285,47 @@ func (h *byHand) proxied() error {
 
 // handFilter is nginx that passes requests on to the second station, but for the hosts and paths that the function http-filter forbids.
 func handFilter(_ context.Context, h *byHand) error {
-	return h.nginx(fmt.Sprintf(`server_names_hash_bucket_size 64;
+	if err := h.proxied(); err != nil {
+		return err
+	}
+	return h.nginx(toolAddress.Addr(), fmt.Sprintf(`server_names_hash_bucket_size 64;
   server { listen %[1]s:80; server_name %[2]s; return 403; }`, toolAddress.Addr(), strings.Join(numbered("forbidden%d.example"), " ")),
 		"", strings.Join(numbered("location ^~ /forbidden-%d/ { return 403; }"), "\n    "))
 }
 
-// handCache is nginx that answers what the second station has answered before. It decides as the function cache does what may be kept, and counts results.
+// handCache is nginx under an address of its own, which connects to the second station in its own name.
 func handCache(_ context.Context, h *byHand) error {
-	return h.nginx(fmt.Sprintf(`tcp_nopush on;
+	if err := h.proxied(); err != nil {
+		return err
+	}
+	return h.cachingNginx(toolAddress.Addr(), "")
+}
+
+// handCacheUnseen is nginx on a router: connections to the second station are led to it, and it connects to that one in the clients' names, as the function cache does. See
+// "IP transparency" in the documentation of nginx.
+func handCacheUnseen(ctx context.Context, h *byHand) error {
+	if err := h.route(ctx, h.in); err != nil {
+		return err
+	}
+	for _, argv := range [][]string{{"ip", "rule", "add", "fwmark", "1", "lookup", "100"}, {"ip", "route", "add", "local", "0.0.0.0/0", "dev", "lo", "table", "100"}} {
+		if err := h.run(ctx, "", argv...); err != nil {
+			return err
+		}
+	}
+	err := h.run(ctx, fmt.Sprintf(`table ip cache {
+ chain clients { type nat hook prerouting priority -100; iifname %q ip daddr %s tcp dport 80 redirect to :80; }
+ chain servers { type filter hook prerouting priority -150; iifname %q tcp sport 80 socket transparent 1 meta mark set 1; }
+}
+`, h.in, targetAddress.Addr(), h.out), "nft", "-f", "-")
+	if err != nil {
+		return err
+	}
+	return h.cachingNginx(poolAddress, "proxy_bind $remote_addr transparent;")
+}
+
+// cachingNginx answers what the second station has answered before. It decides as the function cache does what may be kept, and counts results. more is what else stands in location /.
+func (h *byHand) cachingNginx(at netip.Addr, more string) error {
+	return h.nginx(at, fmt.Sprintf(`tcp_nopush on;
   log_format result '$upstream_cache_status $body_bytes_sent';
   map $http_cache_control $reload { default 0; ~*no-cache 1; ~*no-store 1; ~*max-age=0+(,|$) 1; }
   map $http_pragma $reload_pragma { default 0; ~*no-cache 1; }
@@ -300,15 +333,12 @@ func handCache(_ context.Context, h *byHand) error {
   proxy_cache_path %[1]s/cache levels=1:2 keys_zone=kept:2m max_size=%[2]dm inactive=1d use_temp_path=off;`, h.inst.Run, cachedMB),
 		fmt.Sprintf(`access_log %s/results result buffer=32k flush=100ms; add_header X-Cache $upstream_cache_status always;
       proxy_cache kept; proxy_cache_lock on; proxy_cache_key "$request_method $http_host $request_uri"; proxy_cache_convert_head off; proxy_cache_revalidate on;
-      proxy_cache_bypass $reload $reload_pragma $http_authorization $http_upgrade; proxy_no_cache $too_long $http_authorization $http_upgrade;`, h.inst.Run), "")
+      proxy_cache_bypass $reload $reload_pragma $http_authorization $http_upgrade; proxy_no_cache $too_long $http_authorization $http_upgrade; %[2]s`, h.inst.Run, more), "")
 }
 
-// nginx with a worker for each processor, between the stations: connections stay, and requests go on to the second station. all, location and server are what
+// nginx with a worker for each processor, at an address: connections stay, and requests go on to the second station. all, location and server are what
 // else stands in its blocks http, location / and server.
-func (h *byHand) nginx(all, location, server string) error {
-	if err := h.proxied(); err != nil {
-		return err
-	}
+func (h *byHand) nginx(at netip.Addr, all, location, server string) error {
 	conf, err := h.write("nginx.conf", fmt.Sprintf(`daemon off; master_process on; user root; worker_processes auto; pcre_jit on; pid %[1]s/nginx.pid; error_log stderr error;
 events { worker_connections 1024; }
 http {
@@ -323,7 +353,7 @@ http {
     %[6]s
   }
 }
-`, h.inst.Run, targetAddress.Addr(), toolAddress.Addr(), all, location, server))
+`, h.inst.Run, targetAddress.Addr(), at, all, location, server))
 	if err != nil {
 		return err
 	}

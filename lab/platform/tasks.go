@@ -58,6 +58,8 @@ const (
 	TaskHTTP  = "http-filter"
 	TaskDNS   = "dns-lb"
 	TaskCache = "cache"
+	// TaskCacheUnseen is the same function beside a tool that does all that it does: clients and servers do not know of it.
+	TaskCacheUnseen = "cache-unseen"
 
 	TaskBalancer = "load-balancer"
 
@@ -88,6 +90,7 @@ func tasks() []task {
 		{name: "ids", about: "Suricata between two interfaces, 7 rules", functions: []job{idsJob()}, settings: idsInherent(), process: true, tool: "the same Suricata between two interfaces", image: "ids", byHand: handIDS},
 		{name: TaskHTTP, about: fmt.Sprintf("%d hosts and %d paths forbidden", ruleCount, ruleCount), functions: []job{filterJob()}, process: true, tool: "nginx as a proxy", needs: []string{"nginx"}, byHand: handFilter},
 		{name: TaskCache, about: "answers kept in memory", functions: []job{cacheJob()}, process: true, tool: "nginx as a caching proxy", needs: []string{"nginx"}, byHand: handCache},
+		{name: TaskCacheUnseen, about: "answers kept in memory, unseen by clients and servers", functions: []job{cacheJob()}, process: true, tool: "nginx as a transparent caching proxy", needs: []string{"nginx", "nft"}, byHand: handCacheUnseen},
 		{name: TaskDNS, about: fmt.Sprintf("%d names answered", ruleCount), functions: []job{dnsJob()}, process: true, tool: "dnsmasq", needs: []string{"dnsmasq"}, byHand: handDNS},
 		{name: TaskBalancer, about: "connections to a virtual address led to a target by a hash", functions: []job{balancerJob()}, process: true, tool: "routing with nftables' dnat by jhash", kernel: true, needs: []string{"nft"},
 			policy: "from: alice, mode: exhaustive", service: poolAddress, byHand: handBalancer},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -90,7 +91,7 @@ func weightOfFunctions() (string, error) {
 // copies of, and a delay is one.
 func TestTasksDoTheirWork(t *testing.T) {
 	for _, task := range tasks() {
-		work := map[string]func(*testing.T, Platform, Path){TaskBalancer: balances, "monitor": counts, "impair": delays}[task.name]
+		work := map[string]func(*testing.T, Platform, Path){TaskCache: caches, TaskCacheUnseen: caches, TaskBalancer: balances, "monitor": counts, "impair": delays}[task.name]
 		if work == nil {
 			continue
 		}
@@ -163,6 +164,52 @@ func balances(t *testing.T, _ Platform, path Path) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the target sees nobody")
+	}
+}
+
+// caches: of two requests the server gets one. It sees the client's address unless it is nginx under an address of its own that asks.
+func caches(t *testing.T, _ Platform, path Path) {
+	var l net.Listener
+	if err := netns.Do(path.To, func() (err error) { l, err = net.Listen("tcp4", ":80"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		seen = append(seen, host)
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.Header().Set("Content-Length", "1")
+		_, _ = w.Write([]byte("x"))
+	})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.Serve(l)
+	}()
+	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (c net.Conn, err error) {
+		err = netns.Do(path.From, func() error {
+			var d net.Dialer
+			c, err = d.DialContext(ctx, "tcp4", netip.AddrPortFrom(path.Served(), 80).String())
+			return err
+		})
+		return c, err
+	}}}
+	var results []string
+	for range 2 {
+		r, err := c.Get("http://www.example/page")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		results = append(results, fmt.Sprint(r.StatusCode, " ", r.Header.Get("X-Cache")))
+	}
+	_ = s.Close()
+	<-ended
+	if want := []string{"200 MISS", "200 HIT"}; !slices.Equal(results, want) {
+		t.Errorf("answers %q, want %q", results, want)
+	}
+	if asked := path.Served() != path.Address; len(seen) != 1 || (seen[0] == path.Source.String()) == asked {
+		t.Errorf("the server saw %q; the client is %s, and asks %s", seen, path.Source, path.Served())
 	}
 }
 

@@ -21,13 +21,15 @@ import (
 
 // HTTPOptions of requests over connections that stay.
 type HTTPOptions struct {
-	From, To  string     // namespaces of clients and server
-	Address   netip.Addr // that clients ask, at port 80
-	Clients   int        // connections; 0: 8
-	Body      int        // bytes of an answer; 0: 16384
-	Forbidden string     // path that has to be answered with 403 before the run begins; empty: none
-	Cached    bool       // a cache on the way answers: the server says that its answers may be kept, and is hardly asked
+	From, To  string        // namespaces of clients and server
+	Address   netip.Addr    // that clients ask, at port 80
+	Clients   int           // connections; 0: 8
+	Body      int           // bytes of an answer; 0: 16384
+	Forbidden string        // path that has to be answered with 403 before the run begins; empty: none
+	Cached    bool          // a cache on the way answers: the server says that its answers may be kept, and is hardly asked
+	Warm      time.Duration // how long the same is asked before what counts
 	Duration  time.Duration
+	Began     func() // called when what counts begins; nil: nobody
 }
 
 const (
@@ -169,9 +171,22 @@ func (o HTTPOptions) ask(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	loops := make([]loop, o.Clients)
+	if o.Warm > 0 {
+		if _, err := o.over(ctx, all, o.Warm); err != nil {
+			return Result{}, err
+		}
+	}
+	if o.Began != nil {
+		o.Began()
+	}
+	return o.over(ctx, all, o.Duration)
+}
+
+// over all connections at once it is asked for a time.
+func (o HTTPOptions) over(ctx context.Context, all []connection, length time.Duration) (Result, error) {
+	loops := make([]loop, len(all))
 	begin := time.Now()
-	end := begin.Add(o.Duration)
+	end := begin.Add(length)
 	var g errgroup.Group
 	for i := range all {
 		g.Go(func() error {
