@@ -23,7 +23,7 @@ func main() {
 		settler := nf.NewSettler(*settle, s.Log)
 		defer settler.Close()
 		settler.Reset() // of a former process
-		return (&balancer{log: s.Log, settle: settler.PassAt, anew: settler.Reset}).run(ctx, s)
+		return (&balancer{log: s.Log, settle: settler.PassAt, anew: settler.Reset, settler: settler}).run(ctx, s)
 	})
 }
 
@@ -32,16 +32,17 @@ const maxTold = 100
 
 // balancer is the function.
 type balancer struct {
-	log    *slog.Logger
-	zone   atomic.Pointer[zone]
-	proxy  *proxy
-	watch  *targets.Watch // nil: no target is tried. It belongs to the loop over frames
-	frames *nf.Frames
-	answer func(nf.Dir, nf.Frame) // sends a frame from within the loop
-	settle func(nf.Dir, []byte)   // the flow of a frame need not be given to us any more; nil: it goes on
-	anew   func()                 // takes all that back
-	count  counters
-	late   sync.Mutex // what is sent when the loop has ended comes from several goroutines
+	log     *slog.Logger
+	zone    atomic.Pointer[zone]
+	proxy   *proxy
+	watch   *targets.Watch // nil: no target is tried. It belongs to the loop over frames
+	frames  *nf.Frames
+	answer  func(nf.Dir, nf.Frame) // sends a frame from within the loop
+	settle  func(nf.Dir, []byte)   // the flow of a frame need not be given to us any more; nil: it goes on
+	anew    func()                 // takes all that back
+	settler *nf.Settler
+	count   counters
+	late    sync.Mutex // what is sent when the loop has ended comes from several goroutines
 
 	out    string
 	events nf.Events
@@ -68,7 +69,7 @@ func (b *balancer) run(ctx context.Context, s nf.Start) error {
 		return err
 	}
 	o := s.Options()
-	o.Handle = b.handle
+	o.Handle, o.Settler = b.handle, b.settler
 	if b.frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (p *program) run(ctx context.Context, o nf.Options) error {
 		return fmt.Errorf("configuration %s: %w", p.Config, err)
 	}
 	p.filter.settle = p.settler
-	o.Handle, o.Tick = p.filter.frame, p.filter.tick
+	o.Handle, o.Tick, o.Settler = p.filter.frame, p.filter.tick, p.settler
 	if p.frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}

@@ -63,6 +63,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 			noted = b.table.evicted
 		}
 	}
+	o.Settler = l.settler
 	var err error
 	if l.frames, err = nf.OpenFrames(o); err != nil {
 		return err

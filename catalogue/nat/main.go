@@ -49,7 +49,7 @@ func (p *program) run(ctx context.Context) error {
 	p.full = nf.Packed{Events: p.Events, Reason: "SessionsExhausted"}
 	o := p.Options()
 	o.Handle = func(d nf.Dir, f nf.Frame) nf.Verdict { return p.t.handle(d, f) }
-	o.Tick = p.tick
+	o.Tick, o.Settler = p.tick, p.settler
 	if p.frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ type Frames struct {
 	in    batch       // what was received last
 	out   [3]outgoing // by direction
 	made  []byte      // copies that wait to be sent
+	came  int64       // when the frame came that the handler is asked about, by the clock, in nanoseconds; 0: it is not known
 	wakes int         // eventfd
 	count Counters
 
@@ -50,6 +51,8 @@ type Options struct {
 	// Side, come to the handler only if nftables' hook ingress leaves them; all other frames come before it. Rules there must drop what has a VLAN tag, which would come
 	// again without. Empty: all come before it.
 	After []uint16
+	// Settler, which speaks of frames while the handler is asked about them: it learns when each came.
+	Settler *Settler
 	// Due is called after each batch of frames, and when the time has come that it returned last. It sends what is due by then and returns when more is; the zero
 	// time: nothing waits. nil: not called. The kernel then does not put off the timers of the loop's thread.
 	Due func(now time.Time) (next time.Time)
@@ -189,6 +192,9 @@ func OpenFrames(o Options) (*Frames, error) {
 	}
 	s := &Frames{o: o, wakes: -1, made: make([]byte, 0, copiesRoom)}
 	s.in.make()
+	if o.Settler != nil {
+		o.Settler.came = s.frameCame
+	}
 	probe, err := LoadProbe(o.Probe)
 	if err != nil {
 		return nil, err
@@ -497,8 +503,10 @@ func (s *Frames) receive(p *port) (more bool, err error) {
 			s.count.Missed[p.dir]++
 			continue
 		}
+		s.came = p.ring.came(i)
 		s.handle(p.dir, raw)
 	}
+	s.came = 0
 	s.flush()
 	p.ring.release(n)
 	p.took = true
@@ -546,6 +554,14 @@ func (s *Frames) fromQueue(p *port, most int) (n int, again bool, err error) {
 		return 0, false, fmt.Errorf("port %s: receive: %w", p.name, err)
 	}
 	return 0, true, nil
+}
+
+// frameCame is when the frame came that the handler is asked about. It may have waited for long: for this process, on a busy machine. The zero time: it is not known.
+func (s *Frames) frameCame() time.Time {
+	if s.came == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, s.came)
 }
 
 // handle a frame; nil: it cannot be read.

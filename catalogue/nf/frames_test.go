@@ -7,10 +7,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -393,6 +395,32 @@ func TestVerdicts(t *testing.T) {
 	if rig.Passes(r.Client, r.Server, wrong) {
 		t.Error("a probe with other addresses passed the handler by")
 	}
+}
+
+// TestWhenAFrameCame: while the handler is asked about a frame that has waited in the ring, it is known when it came.
+func TestWhenAFrameCame(t *testing.T) {
+	var s *Frames
+	came := make(chan time.Time, 2)
+	settler := NewSettler(filepath.Join(t.TempDir(), "none"), slog.New(slog.DiscardHandler))
+	defer settler.Close()
+	r, s := open(t, Options{Settler: settler, Handle: func(d Dir, f Frame) Verdict {
+		came <- settler.came()
+		return Pass
+	}})
+	before := time.Now()
+	r.Client.Send(make([]byte, 60))
+	time.Sleep(20 * time.Millisecond)
+	begun := time.Now()
+	run(t, s)
+	r.Server.Receive(rig.Patience)
+	if at := <-came; at.Before(before.Add(-time.Millisecond)) || !at.Before(begun) {
+		t.Errorf("the frame came at %v, want after %v and before %v", at, before, begun)
+	}
+	s.Do(func() {
+		if at := settler.came(); !at.IsZero() {
+			t.Errorf("without a frame: it came at %v", at)
+		}
+	})
 }
 
 // TestNothingIsAllocatedPerFrame counts what the program allocates while frames that wait are handled.

@@ -76,6 +76,12 @@ func (r *ring) release(n int) {
 	r.next = (r.next + n) % ringSlots
 }
 
+// came is when the kernel wrote the i-th frame, in nanoseconds of the clock.
+func (r *ring) came(i int) int64 {
+	h, _ := r.slot(i)
+	return int64(h.Sec)*1e9 + int64(h.Nsec)
+}
+
 // placed says where a frame is.
 type placed int
 

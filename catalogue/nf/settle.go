@@ -36,6 +36,8 @@ type Settler struct {
 	owed  atomic.Bool // a reset has to be said
 	count struct{ settled, early, unknown, refused, lost atomic.Uint64 }
 
+	came func() time.Time // when the frame came that is spoken of, see Options.Settler; nil: it is not known
+
 	mu     sync.Mutex
 	recent [recents]recent
 	seed   maphash.Seed
@@ -58,7 +60,10 @@ const (
 )
 
 // late tells whether a verdict may be about a former connection of the same ports by the time it is heard.
-func (l line) late() bool { return !l.at.IsZero() && time.Since(l.at) > saidWithin }
+func (l line) late() bool {
+	age := time.Since(l.at)
+	return !l.at.IsZero() && (age > saidWithin || age < -saidWithin) // or the clock was set back
+}
 
 // recent is what was said last, so that it is not said for each frame.
 type recent struct {
@@ -271,13 +276,16 @@ func (s *Settler) say(frame []byte, v verdict) {
 	}
 }
 
-// sayOf a flow what was found by a packet that came at a time; zero: now.
+// sayOf a flow what was found by a packet that came at a time; zero: as the frame came that is spoken of, or now.
 func (s *Settler) sayOf(f settled, v verdict, at time.Time) {
 	f.flags = 0
 	hash, now := maphash.Comparable(s.seed, struct {
 		f settled
 		v verdict
 	}{f, v}), time.Now()
+	if at.IsZero() && s.came != nil {
+		at = s.came()
+	}
 	if at.IsZero() {
 		at = now
 	}

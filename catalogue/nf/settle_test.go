@@ -194,6 +194,32 @@ func TestLateVerdictsAreNotSaid(t *testing.T) {
 	until(t, "the reset is not heard", func() bool { return heard.Load() > n })
 }
 
+// A verdict about a frame that has waited for the function is as old as the frame: a new connection of the same ports may have begun since.
+func TestAFrameThatHasWaitedIsNotSettled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	p := newPlatform(t, path, func(string) string { return "ok 1" })
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	var ago atomic.Int64
+	s.came = func() time.Time { return time.Now().Add(-time.Duration(ago.Load())) }
+	frame := tcpFrame("", ACK)
+	for i, age := range []time.Duration{2 * saidWithin, -2 * saidWithin} { // and a clock that was set back
+		ago.Store(int64(age))
+		s.PassAt(Up, frame)
+		lost := uint64(i + 1)
+		until(t, "it is not given up", func() bool { return s.Counters().Lost == lost })
+		frame[35]++ // another flow: that one was just spoken of
+	}
+	ago.Store(0)
+	until(t, "a fresh one is not heard", func() bool {
+		s.PassAt(Up, tcpFrame("", ACK))
+		return s.Counters().Settled == 1
+	})
+	if n := len(p.lines); n != 1 {
+		t.Errorf("%d lines were said, want 1", n)
+	}
+}
+
 // A reset that was not heard is said until it is: over a platform's end, and although there was none when it was said. Verdicts of before are not.
 func TestAResetIsHeard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "settle.sock")

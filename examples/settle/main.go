@@ -58,7 +58,7 @@ func run(log *slog.Logger) error {
 	}
 	told := nf.Start{Config: blockFile, Log: log}.Listen()
 	defer told.Stop()
-	frames, err := nf.OpenFrames(nf.Options{Handle: f.handle})
+	frames, err := nf.OpenFrames(nf.Options{Handle: f.handle, Settler: f.settler})
 	if err != nil {
 		return err
 	}
