@@ -423,3 +423,9 @@ func TestRuntimesOfACrashAreRemoved(t *testing.T) {
 		})
 	}
 }
+
+func TestAnImageThatIsNotThereIsNamed(t *testing.T) {
+	if got := checkImage(Options{Images: []string{t.TempDir()}}, "wire", "make build"); !strings.HasPrefix(got, "image wire: image not found: ") {
+		t.Errorf("it says %q", got)
+	}
+}
