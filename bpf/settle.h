@@ -204,11 +204,11 @@ static __always_inline void revoke(void *flows, struct settle_work *w, __u16 slo
 	w->key.port = slot;
 }
 
-static __always_inline bool same_macs(struct __sk_buff *skb, const struct given *e, __u32 *macs)
+static __always_inline bool same_macs(const struct given *e, const __u32 *macs)
 {
 	const __u32 *known = (const __u32 *)e->macs;
 
-	return !bpf_skb_load_bytes(skb, 0, macs, 12) && macs[0] == known[0] && macs[1] == known[1] && macs[2] == known[2];
+	return macs[0] == known[0] && macs[1] == known[1] && macs[2] == known[2];
 }
 
 // copied takes the rewrite of an entry for the frame under way. false: the verdict has changed meanwhile.
@@ -302,12 +302,15 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	f = bpf_map_lookup_elem(&functions, &at);
 	if (!f)
 		return keyed; // cannot be
-	if (copy || !keyed)
+	if (copy || !keyed) { // else the frame has passed another function by, as it is
 		keyed = key_of(skb, work);
+		work->now = tick();
+		if (bpf_skb_load_bytes(skb, 0, work->macs, sizeof(work->macs)))
+			keyed = UNKEYED; // a runt
+	}
 	if ((keyed & (UNKEYED | BEGINS)) == UNKEYED)
 		return keyed;
 	k->port = slot;
-	work->now = tick();
 	work->until = keyed & BEGINS ? work->now + SETTLE_BAR : 0;
 	if (keyed & BEGINS)
 		revoke(flows, work, slot);
@@ -320,18 +323,18 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 		work->fresh.state = work->until << VERDICT_BITS;
 		work->fresh.last = work->now;
 		work->fresh.generation = f->generation;
-		bpf_skb_load_bytes(skb, 0, work->fresh.macs, sizeof(work->fresh.macs));
+		__builtin_memcpy(work->fresh.macs, work->macs, sizeof(work->fresh.macs));
 		bpf_map_update_elem(flows, k, &work->fresh, BPF_NOEXIST);
 		return keyed;
 	}
 	if (e->generation != f->generation || work->now - e->last > SETTLE_IDLE) { // another instance's, or forgotten
 		take_back(e, work->until);
-		bpf_skb_load_bytes(skb, 0, e->macs, sizeof(e->macs));
+		__builtin_memcpy(e->macs, work->macs, sizeof(e->macs));
 		e->last = work->now;
 		e->generation = f->generation;
 		return keyed;
 	}
-	if (!same_macs(skb, e, work->macs))
+	if (!same_macs(e, work->macs))
 		return keyed; // between others: a verdict says nothing of it
 	if (work->now - e->last > 256) // seldom, as other processors read it
 		e->last = work->now;
