@@ -381,6 +381,26 @@ func (k Kit) appetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 	}
 }
 
+// A container that goes on has the limit of the daemon that takes it over, or none.
+func (k Kit) ringsAreAsTheLastDaemonSays(t *testing.T) {
+	inst := NewInstance(t)
+	r := k.open(t, inst, kernel.Options{Rings: 8 << 20})
+	defer func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, r.Close())
+	}()
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: Rootfs(t), ReadOnly: true, Args: Waiting}))
+	for _, want := range []int64{8 << 20, 4 << 20, 0, 2 << 20} {
+		must(t, r.Close())
+		r = k.open(t, inst, kernel.Options{Rings: want})
+		st, err := r.Status(t.Context(), "a")
+		must(t, err)
+		if st.Limits.Rings != want || strings.Contains(st.Limits.Missing, "rings") {
+			t.Errorf("limits %+v, want rings of %d bytes", st.Limits, want)
+		}
+	}
+}
+
 // What a killed process ran in a container for a client ends when the next one opens the instance; the container goes on.
 func (k Kit) execOfAKilledProcess(t *testing.T) {
 	inst := NewInstance(t)
