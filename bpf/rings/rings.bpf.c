@@ -215,7 +215,7 @@ static __always_inline __u64 pooled(struct group *group, __u32 kind, __u64 frame
 SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 {
 	struct group *group, none = {};
-	__u64 more, id, frames = 0;
+	__u64 more, id, owner, frames = 0;
 	__u32 zero = 0, kind = RX;
 	struct bound *bound;
 	struct ring *ring;
@@ -245,9 +245,9 @@ SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 	ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!ring || bytes < 0 || bytes > bound->bytes || frames > bound->bytes)
 		goto refused;
-	if (ring->group && ring->group != id)
+	owner = __sync_val_compare_and_swap(&ring->group, 0, id);
+	if (owner && owner != id)
 		return refuse(); // another's socket
-	ring->group = id;
 	kind &= 7;
 	more = pooled(group, kind, frames);
 	if (more > bound->bytes)

@@ -35,20 +35,14 @@ func Attach(dir string, most uint64) (*Bound, error) {
 	if most == 0 {
 		return nil, errors.New("bound the rings of sockets: 0 bytes: want more")
 	}
-	b, err := attach(dir)
-	if err == nil {
-		err = b.set(most)
-		if err != nil {
-			b.Close()
-		}
-	}
+	b, err := attach(dir, most)
 	if err != nil {
 		return nil, fmt.Errorf("bound the rings of sockets: %w", err)
 	}
 	return b, nil
 }
 
-func attach(dir string) (_ *Bound, err error) {
+func attach(dir string, most uint64) (_ *Bound, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -94,6 +88,9 @@ func attach(dir string) (_ *Bound, err error) {
 	} else {
 		b.iter = live.DetachProgram("iter")
 		live.Close()
+	}
+	if err := b.o.Bounds.Put(uint32(0), RingsBound{Scope: b.scope, Bytes: most}); err != nil {
+		return nil, fmt.Errorf("set the limit: %w", err)
 	}
 	at := link.RawAttachProgramOptions{Target: int(f.Fd()), Program: b.o.WeirRings, Attach: ebpf.AttachCGroupSetsockopt, Flags: unix.BPF_F_ALLOW_MULTI}
 	if old != nil {
@@ -160,10 +157,6 @@ func found(group *os.File, spec *ebpf.CollectionSpec) (*ebpf.Program, map[string
 	return nil, nil, nil
 }
 
-func (b *Bound) set(most uint64) error {
-	return b.o.Bounds.Put(uint32(0), RingsBound{Scope: b.scope, Bytes: most})
-}
-
 // Close lets the program go, which stays at its group.
 func (b *Bound) Close() error {
 	b.mu.Lock()
@@ -187,8 +180,8 @@ type Group struct {
 	Refused uint64 // how often one was refused since the group was made
 }
 
-// Sweep finds out which rings are gone, and which groups. It gives those groups in which somebody has asked for rings. An error says that what is gone goes on to
-// count.
+// Sweep finds out which rings are gone, and which groups. It gives those groups in which somebody has asked for rings, if they are known also with an error, which says
+// that what is gone goes on to count.
 func (b *Bound) Sweep() ([]Group, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -395,6 +395,22 @@ func TestWhatCannotBeAttachedIsAnError(t *testing.T) {
 	}
 }
 
+// TestWithoutTypesOfTheKernel: nobody knows what is gone, but what was refused.
+func TestWithoutTypesOfTheKernel(t *testing.T) {
+	scope := group(t, top(), "weir-rings-types-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, mib)
+	b.iter.Close()
+	b.iter, b.lacks = nil, errors.ErrUnsupported
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.does(0, "packet p 5 1048576 1 0")
+	a.does(unix.ENOMEM, "packet p 13 1048576 1 0")
+	groups, err := b.Sweep()
+	if want := (Group{"one", mib, 1}); !errors.Is(err, b.lacks) || len(groups) != 1 || groups[0] != want {
+		t.Errorf("%+v, %v, want %+v and why no more is known", groups, err, want)
+	}
+}
+
 // TestAStrangersRingsAreBounded: a process outside all groups has a function's socket, say by SCM_RIGHTS.
 func TestAStrangersRingsAreBounded(t *testing.T) {
 	scope := group(t, top(), "weir-rings-strange-"+strconv.Itoa(os.Getpid()))

@@ -152,8 +152,8 @@ func (h *Home) sweepRings(at *rings.Bound, stop chan struct{}) {
 			return
 		}
 		groups, err := at.Sweep()
-		if err != nil {
-			continue // what is gone counts until another time
+		if err != nil && groups == nil {
+			continue
 		}
 		now := map[string]uint64{}
 		for _, g := range groups {
