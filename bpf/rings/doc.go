@@ -5,4 +5,4 @@
 // The group alone holds the program and its maps: both outlive the process that has put them there, and go with the group. Nothing is pinned.
 package rings
 
-//go:generate go tool bpf2go -go-package rings -target bpfel -no-global-types -type group -type bound Rings rings.bpf.c -- -O2 -Wall -Werror -fno-strict-aliasing -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu
+//go:generate go tool bpf2go -go-package rings -target bpfel -no-global-types -type group -type bound -type sum Rings rings.bpf.c -- -O2 -Wall -Werror -fno-strict-aliasing -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu

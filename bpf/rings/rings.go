@@ -35,26 +35,20 @@ func Attach(dir string, most uint64) (*Bound, error) {
 	if most == 0 {
 		return nil, errors.New("bound the rings of sockets: 0 bytes: want more")
 	}
-	b, err := attach(dir)
-	if err == nil {
-		err = b.set(most)
-		if err != nil {
-			b.Close()
-		}
-	}
+	b, err := attach(dir, most)
 	if err != nil {
 		return nil, fmt.Errorf("bound the rings of sockets: %w", err)
 	}
 	return b, nil
 }
 
-func attach(dir string) (b *Bound, err error) {
+func attach(dir string, most uint64) (_ *Bound, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b = &Bound{dir: dir}
+	b := &Bound{dir: dir}
 	if b.scope, err = inode(f.Stat()); err != nil {
 		return nil, err
 	}
@@ -95,6 +89,9 @@ func attach(dir string) (b *Bound, err error) {
 		b.iter = live.DetachProgram("iter")
 		live.Close()
 	}
+	if err := b.o.Bounds.Put(uint32(0), RingsBound{Scope: b.scope, Bytes: most}); err != nil {
+		return nil, fmt.Errorf("set the limit: %w", err)
+	}
 	at := link.RawAttachProgramOptions{Target: int(f.Fd()), Program: b.o.WeirRings, Attach: ebpf.AttachCGroupSetsockopt, Flags: unix.BPF_F_ALLOW_MULTI}
 	if old != nil {
 		at.Anchor = link.ReplaceProgram(old)
@@ -111,7 +108,8 @@ func loading(err error) error {
 	return err
 }
 
-// found is the program that is attached to a group, nil if none is, and its maps as far as they can be used again.
+// found is the program that is attached to a group, nil if none is, and its maps. They are left out if one of them is not as this version has it: what one says is true
+// with the others only.
 func found(group *os.File, spec *ebpf.CollectionSpec) (*ebpf.Program, map[string]*ebpf.Map, error) {
 	there, err := link.QueryPrograms(link.QueryOptions{Target: int(group.Fd()), Attach: ebpf.AttachCGroupSetsockopt})
 	if err != nil {
@@ -148,13 +146,15 @@ func found(group *os.File, spec *ebpf.CollectionSpec) (*ebpf.Program, map[string
 			}
 			m.Close()
 		}
+		if len(maps) < len(spec.Maps)-1 { // the iterator alone has lives
+			for _, m := range maps {
+				m.Close()
+			}
+			maps = nil
+		}
 		return old, maps, err
 	}
 	return nil, nil, nil
-}
-
-func (b *Bound) set(most uint64) error {
-	return b.o.Bounds.Put(uint32(0), RingsBound{Scope: b.scope, Bytes: most})
 }
 
 // Close lets the program go, which stays at its group.
@@ -180,8 +180,8 @@ type Group struct {
 	Refused uint64 // how often one was refused since the group was made
 }
 
-// Sweep finds out which rings are gone, and which groups. It gives those groups in which somebody has asked for rings. An error says that what is gone goes on to
-// count.
+// Sweep finds out which rings are gone, and which groups. It gives those groups in which somebody has asked for rings, if they are known also with an error, which says
+// that what is gone goes on to count.
 func (b *Bound) Sweep() ([]Group, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,13 +193,13 @@ func (b *Bound) Sweep() ([]Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	gone, err := all[uint64](b.o.Gone)
+	gone, err := all[RingsSum](b.o.Gone)
 	if err != nil {
 		return nil, err
 	}
 	taken := false
 	for id, g := range counted {
-		taken = taken || g.Granted > gone[id]
+		taken = taken || g.Granted > gone[id].Packet+gone[id].Xdp
 	}
 	if taken {
 		err = b.free(counted, gone)
@@ -207,7 +207,7 @@ func (b *Bound) Sweep() ([]Group, error) {
 	var out []Group
 	for id, g := range counted {
 		if n, ok := names[id]; ok {
-			out = append(out, Group{n, g.Granted - gone[id], g.Refused})
+			out = append(out, Group{n, g.Granted - gone[id].Packet - gone[id].Xdp, g.Refused})
 			continue
 		}
 		// Its processes are gone with it.
@@ -217,29 +217,49 @@ func (b *Bound) Sweep() ([]Group, error) {
 }
 
 // free writes down what is gone. What groups had been granted was read before the sockets are looked at: what is granted meanwhile does not count as gone.
-func (b *Bound) free(counted map[uint64]RingsGroup, gone map[uint64]uint64) error {
+func (b *Bound) free(counted map[uint64]RingsGroup, gone map[uint64]RingsSum) error {
 	lives, err := b.live()
 	if err != nil {
 		return err
 	}
+	then, err := all[RingsGroup](b.o.Groups)
+	if err != nil {
+		return err
+	}
 	for id, g := range counted {
-		if lives[id] > g.Granted || g.Granted-lives[id] <= gone[id] {
+		if then[id].Xdp != g.Xdp { // a socket that was not seen may share what one has that was
+			g.Xdp = 0
+		}
+		now := freed(g, lives[id], gone[id])
+		if now == gone[id] {
 			continue
 		}
-		gone[id] = g.Granted - lives[id]
-		if err := b.o.Gone.Put(id, gone[id]); err != nil {
+		gone[id] = now
+		if err := b.o.Gone.Put(id, now); err != nil {
 			return fmt.Errorf("rings that are gone: %w", err)
 		}
 	}
 	return nil
 }
 
+// freed is what is gone of a group's bytes. An AF_XDP socket shares the memory and the rings of another one, which stay when that one is closed. So those of AF_XDP
+// are gone when the last such socket is.
+func freed(g RingsGroup, live, before RingsSum) RingsSum {
+	if g.Packet > live.Packet {
+		before.Packet = max(before.Packet, g.Packet-live.Packet)
+	}
+	if live.Xdp == 0 {
+		before.Xdp = max(before.Xdp, g.Xdp)
+	}
+	return before
+}
+
 // live sums up the rings of all sockets, by group.
-func (b *Bound) live() (map[uint64]uint64, error) {
+func (b *Bound) live() (map[uint64]RingsSum, error) {
 	if b.iter == nil {
 		return nil, b.lacks
 	}
-	old, err := all[uint64](b.o.Lives)
+	old, err := all[RingsSum](b.o.Lives)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +281,7 @@ func (b *Bound) live() (map[uint64]uint64, error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, fmt.Errorf("go over sockets: %w", err)
 	}
-	return all[uint64](b.o.Lives)
+	return all[RingsSum](b.o.Lives)
 }
 
 // all reads a map of groups. Programs add to it meanwhile.
@@ -316,7 +336,7 @@ func inode(info fs.FileInfo, err error) (uint64, error) {
 	return st.Ino, nil
 }
 
-// Detach takes the program of a group away, if it has one.
+// Detach takes the program of a group away, if it has one. Where the kernel attaches none there is none.
 func Detach(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -330,6 +350,9 @@ func Detach(dir string) error {
 	old, maps, err := found(f, spec)
 	for _, m := range maps {
 		m.Close()
+	}
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		return nil
 	}
 	if err != nil || old == nil {
 		return err

@@ -23,6 +23,16 @@ type RingsGroup struct {
 	_       structs.HostLayout
 	Granted uint64
 	Refused uint64
+	Packet  uint64
+	Xdp     uint64
+	Frames  uint64
+	Fills   uint64
+}
+
+type RingsSum struct {
+	_      structs.HostLayout
+	Packet uint64
+	Xdp    uint64
 }
 
 // Names of all BPF objects in the ELF.

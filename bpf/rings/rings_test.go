@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +57,18 @@ func serve() {
 			err = setsockopt(sockets[f[1]], n[2], n[3], unsafe.Slice((*byte)(unsafe.Pointer(&v)), 4))
 		case "long": // socket: an option of another kind that is longer than a page
 			err = setsockopt(sockets[f[1]], unix.SOL_SOCKET, unix.SO_RCVBUF, append([]byte{0, 0, 1, 0}, make([]byte, 8192)...))
+		case "fanout": // socket, group, members
+			v := [2]uint32{uint32(n[2]), uint32(n[3])}
+			err = setsockopt(sockets[f[1]], unix.SOL_PACKET, unix.PACKET_FANOUT, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8))
+		case "bind": // AF_XDP socket, to a queue of the loopback interface, alone or with another one's memory
+			var lo *net.Interface
+			if lo, err = net.InterfaceByName("lo"); err == nil {
+				a := unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(lo.Index)}
+				if len(f) > 2 {
+					a.Flags, a.SharedUmemFD = unix.XDP_SHARED_UMEM, uint32(sockets[f[2]])
+				}
+				err = unix.Bind(sockets[f[1]], &a)
+			}
 		case "umem": // socket, MiB of the same memory
 			var b []byte
 			if b, err = unix.Mmap(-1, 0, n[2]<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
@@ -79,6 +93,7 @@ func setsockopt(fd, level, option int, value []byte) error {
 // member is a process in a group and in a network namespace of its own.
 type member struct {
 	t   *testing.T
+	pid int
 	in  io.Writer
 	out *bufio.Scanner
 	end func()
@@ -110,7 +125,7 @@ func join(t *testing.T, dir string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{t: t, in: in, out: bufio.NewScanner(out)}
+	m := &member{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewScanner(out)}
 	m.end = func() {
 		in.Close()
 		_ = cmd.Wait()
@@ -129,6 +144,15 @@ func (m *member) does(want unix.Errno, what string) {
 	if got, _ := strconv.Atoi(m.out.Text()); unix.Errno(got) != want {
 		m.t.Errorf("%s: %v, want %v", what, unix.Errno(got), want)
 	}
+}
+
+// moves the process to another group.
+func (m *member) moves(dir string) {
+	m.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(m.pid)), 0); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(m.end) // before the group is removed
 }
 
 // group makes a group of version 2.
@@ -241,24 +265,100 @@ func TestRingsAreBounded(t *testing.T) {
 	}
 }
 
+// TestWhatTheKernelTakesCounts: not what was asked for.
+func TestWhatTheKernelTakesCounts(t *testing.T) {
+	scope := group(t, top(), "weir-rings-takes-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, 4*mib)
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.does(unix.ENOMEM, fmt.Sprintf("packet p 5 %d 3 0", mib+4096)) // 2 MiB a block
+	a.does(0, fmt.Sprintf("packet p 5 %d 1 0", mib+4096))
+	if got := swept(t, b)["one"].Bytes; got != 2*mib {
+		t.Errorf("a block of 1 MiB and a page: %d bytes, want 2 MiB", got)
+	}
+	// A ring takes a page at least.
+	a.does(0, fmt.Sprintf("open x %d", unix.AF_XDP))
+	for _, option := range []int{unix.XDP_RX_RING, unix.XDP_TX_RING, unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
+		a.does(0, fmt.Sprintf("set x %d %d 1", unix.SOL_XDP, option))
+	}
+	if got := swept(t, b)["one"].Bytes; got != 2*mib+4*4096 {
+		t.Errorf("4 rings of 1 entry: %d bytes, want 4 pages", got-2*mib)
+	}
+	// Nor can fanout groups be for more members than usual.
+	a.does(0, fmt.Sprintf("open f %d", unix.AF_PACKET))
+	a.does(unix.ENOMEM, "fanout f 1 65536")
+	a.does(unix.EINVAL, "fanout f 1 256") // the kernel's: it is bound to nothing
+}
+
 func TestRingsOfXDPAreBounded(t *testing.T) {
 	scope := group(t, top(), "weir-rings-xdp-"+strconv.Itoa(os.Getpid()))
 	b := attached(t, scope, 4*mib)
 	a := join(t, group(t, scope, "one"))
+	const page = 4096
 	a.does(0, fmt.Sprintf("open x %d", unix.AF_XDP))
 	for _, option := range []int{unix.XDP_RX_RING, unix.XDP_TX_RING} {
 		a.does(unix.ENOMEM, fmt.Sprintf("set x %d %d %d", unix.SOL_XDP, option, 1<<19)) // 8 MiB
 		a.does(0, fmt.Sprintf("set x %d %d 2048", unix.SOL_XDP, option))
 	}
-	a.does(0, "umem x 4") // 2048 frames: 512 KiB
+	a.does(0, "umem x 4") // 2048 frames
 	for _, option := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
 		a.does(unix.ENOMEM, fmt.Sprintf("set x %d %d %d", unix.SOL_XDP, option, 1<<30))
 		a.does(0, fmt.Sprintf("set x %d %d 2048", unix.SOL_XDP, option))
 	}
 	a.does(0, fmt.Sprintf("open y %d", unix.AF_XDP))
-	a.does(unix.ENOMEM, "umem y 32")
-	if got, want := swept(t, b)["one"].Bytes, uint64(4*2048*16+2048*256); got != want {
+	a.does(unix.ENOMEM, "umem y 128")
+	if got, want := swept(t, b)["one"].Bytes, uint64(2048*(16+32+8+8)+4*page+2048*(16+144)); got != want {
 		t.Errorf("%d bytes, want %d", got, want)
+	}
+	// Another queue that shares the memory takes as much for it.
+	before := swept(t, b)["one"].Bytes
+	a.does(0, fmt.Sprintf("set y %d %d 2048", unix.SOL_XDP, unix.XDP_UMEM_FILL_RING))
+	if got, want := swept(t, b)["one"].Bytes-before, uint64(2048*(8+144)+page); got != want {
+		t.Errorf("%d bytes of another queue, want %d", got, want)
+	}
+	// So do those that are there when there is more memory.
+	before = swept(t, b)["one"].Bytes
+	a.does(0, fmt.Sprintf("open z %d", unix.AF_XDP))
+	a.does(0, "umem z 8")
+	if got, want := swept(t, b)["one"].Bytes-before, uint64(4096*16+2*2048*144); got != want {
+		t.Errorf("%d bytes of more memory, want %d", got, want)
+	}
+}
+
+// TestSharedMemoryOfXDPStaysCounted: a socket shares the rings and the memory of another one, which has been closed.
+func TestSharedMemoryOfXDPStaysCounted(t *testing.T) {
+	scope := group(t, top(), "weir-rings-shared-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, 4*mib)
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open x %d", unix.AF_XDP))
+	a.does(0, "umem x 1")
+	for _, option := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING} {
+		a.does(0, fmt.Sprintf("set x %d %d %d", unix.SOL_XDP, option, 1<<17)) // 1 MiB each
+	}
+	a.does(0, fmt.Sprintf("open y %d", unix.AF_XDP))
+	for _, s := range []string{"x", "y"} {
+		a.does(0, fmt.Sprintf("set %s %d %d 2", s, unix.SOL_XDP, unix.XDP_RX_RING))
+	}
+	a.does(0, "bind x")
+	a.does(0, "bind y x")
+	a.does(0, "close x")
+	if got := swept(t, b)["one"].Bytes; got < 2*mib {
+		t.Errorf("%d bytes while a socket shares them, want 2 MiB and more", got)
+	}
+	// It is one of AF_XDP whatever else is asked of it.
+	a.does(unix.ENOPROTOOPT, "packet y 5 4096 1 0")
+	if got := swept(t, b)["one"].Bytes; got < 2*mib {
+		t.Errorf("%d bytes after an option of another family, want 2 MiB and more", got)
+	}
+	a.does(0, "close y")
+	for deadline := time.Now().Add(5 * time.Second); ; { // the kernel frees it after a grace period of RCU
+		got := swept(t, b)["one"].Bytes
+		if got == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes when all sockets are gone, want 0", got)
+		}
 	}
 }
 
@@ -285,6 +385,43 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 	a.does(unix.ENOMEM, "packet q 5 4096 1 0")
 	if !b.At(scope) || b.At(filepath.Join(scope, "one")) {
 		t.Error("At does not tell groups apart")
+	}
+}
+
+func TestWhatCannotBeAttachedIsAnError(t *testing.T) {
+	if b, err := Attach(t.TempDir(), mib); err == nil {
+		b.Close()
+		t.Error("a directory that is no group was accepted")
+	}
+}
+
+// TestWithoutTypesOfTheKernel: nobody knows what is gone, but what was refused.
+func TestWithoutTypesOfTheKernel(t *testing.T) {
+	scope := group(t, top(), "weir-rings-types-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, mib)
+	b.iter.Close()
+	b.iter, b.lacks = nil, errors.ErrUnsupported
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.does(0, "packet p 5 1048576 1 0")
+	a.does(unix.ENOMEM, "packet p 13 1048576 1 0")
+	groups, err := b.Sweep()
+	if want := (Group{"one", mib, 1}); !errors.Is(err, b.lacks) || len(groups) != 1 || groups[0] != want {
+		t.Errorf("%+v, %v, want %+v and why no more is known", groups, err, want)
+	}
+}
+
+// TestAStrangersRingsAreBounded: a process outside all groups has a function's socket, say by SCM_RIGHTS.
+func TestAStrangersRingsAreBounded(t *testing.T) {
+	scope := group(t, top(), "weir-rings-strange-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, mib)
+	a := join(t, group(t, scope, "one"))
+	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
+	a.moves(group(t, top(), "weir-rings-stranger-"+strconv.Itoa(os.Getpid())))
+	a.does(unix.ENOMEM, "packet p 5 1048576 2 0")
+	a.does(0, "packet p 5 1048576 1 0")
+	if got := swept(t, b)[""]; got.Bytes != mib || got.Refused != 1 {
+		t.Errorf("%+v, want 1 MiB, 1 refused", got)
 	}
 }
 

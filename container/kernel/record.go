@@ -150,7 +150,9 @@ func (r *Runtime) adopt(ctx context.Context, e *entry, id string) error {
 	}
 	if proc != nil && rec.Limits == (container.Limits{}) { // a former version did not record them
 		rec.Limits, _ = r.readLimits(rec.Spec) // it runs already
-		r.ringsOf(&rec.Limits, rec.PID)
+	}
+	if proc != nil {
+		r.adoptedRings(&rec.Limits, rec.PID)
 	}
 	if proc == nil && r.machine != nil && rec.ExitCode == -1 && rec.Phase == phaseRunning { // it ended while nobody looked
 		of := r.programsEnd(&rec, end{code: -1})

@@ -118,6 +118,15 @@ func (h *Home) ringsOf(l *container.Limits, pid int) {
 	l.Missing = strings.TrimPrefix(l.Missing+"; rings: "+missing, "; ")
 }
 
+// adoptedRings is ringsOf for a process that another daemon has started, maybe with another limit or with none.
+func (h *Home) adoptedRings(l *container.Limits, pid int) {
+	l.Rings = 0
+	if at := strings.Index(l.Missing, "rings: "); at >= 0 { // the last word, see ringsOf
+		l.Missing = strings.TrimSuffix(l.Missing[:at], "; ")
+	}
+	h.ringsOf(l, pid)
+}
+
 // outside says of a process that it is in no group of version 2 of this engine's; "": it is, or has ended.
 func (h *Home) outside(pid int) string {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -143,8 +152,8 @@ func (h *Home) sweepRings(at *rings.Bound, stop chan struct{}) {
 			return
 		}
 		groups, err := at.Sweep()
-		if err != nil {
-			continue // what is gone counts until another time
+		if err != nil && groups == nil {
+			continue
 		}
 		now := map[string]uint64{}
 		for _, g := range groups {

@@ -3,6 +3,8 @@ package suite
 import (
 	"bytes"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -378,6 +381,68 @@ func (k Kit) appetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 	}
 	if used := children.user + children.system; used < 20*time.Millisecond || used > took*7/10 { // a half, and what a period more may give; less on a busy machine
 		t.Errorf("two that burn have used %v of processors in %v, want a half of one", used, took)
+	}
+}
+
+// A call of i386 would reach the kernel without the program that bounds rings.
+func (k Kit) callsOf32BitsAreRefused(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("a program of amd64")
+	}
+	r, spec := k.fresh(t)
+	must(t, os.WriteFile(filepath.Join(spec.Rootfs, "getpid"), executable([]byte{
+		0xb8, 20, 0, 0, 0, // mov eax, getpid of i386
+		0xcd, 0x80, // int 0x80
+		0x85, 0xc0, // test eax, eax
+		0xbf, 7, 0, 0, 0, // mov edi, 7
+		0x7e, 5, // jle over the next one
+		0xbf, 42, 0, 0, 0, // mov edi, 42
+		0xb8, 231, 0, 0, 0, // mov eax, exit_group
+		0x0f, 0x05, // syscall
+	}), 0o755))
+	if text, code := output(t, r, spec, "/getpid; c=$?; echo $c; [ $c != 0 ] && [ $c != 42 ]"); code != 0 {
+		t.Errorf("a process: exit code %s, want a refusal: 7, or a signal", text)
+	}
+	spec.ID, spec.Args = "a", Waiting
+	must(t, r.Run(t.Context(), spec))
+	if code, err := r.Exec(t.Context(), "a", container.ExecSpec{Args: []string{"/getpid"}}); err != nil || code == 0 || code == 42 {
+		t.Errorf("a process more: exit code %d, %v, want a refusal: 7, or a signal", code, err)
+	}
+}
+
+// executable is code of amd64 as a file.
+func executable(code []byte) []byte {
+	const at, headers = 0x400000, 64 + 56
+	var b bytes.Buffer
+	b.WriteString("\x7fELF\x02\x01\x01")
+	b.Write(make([]byte, 9))
+	size := uint64(headers + len(code))
+	for _, v := range []any{
+		uint16(elf.ET_EXEC), uint16(elf.EM_X86_64), uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0), uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0),
+		uint32(elf.PT_LOAD), uint32(elf.PF_R | elf.PF_X), uint64(0), uint64(at), uint64(at), size, size, uint64(4096),
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, v)
+	}
+	return append(b.Bytes(), code...)
+}
+
+// A container that goes on has the limit of the daemon that takes it over, or none.
+func (k Kit) ringsAreAsTheLastDaemonSays(t *testing.T) {
+	inst := NewInstance(t)
+	r := k.open(t, inst, kernel.Options{Rings: 8 << 20})
+	defer func() {
+		must(t, r.Destroy(context.Background()))
+		must(t, r.Close())
+	}()
+	must(t, r.Run(t.Context(), container.Spec{ID: "a", Rootfs: Rootfs(t), ReadOnly: true, Args: Waiting}))
+	for _, want := range []int64{8 << 20, 4 << 20, 0, 2 << 20} {
+		must(t, r.Close())
+		r = k.open(t, inst, kernel.Options{Rings: want})
+		st, err := r.Status(t.Context(), "a")
+		must(t, err)
+		if st.Limits.Rings != want || strings.Contains(st.Limits.Missing, "rings") {
+			t.Errorf("limits %+v, want rings of %d bytes", st.Limits, want)
+		}
 	}
 }
 

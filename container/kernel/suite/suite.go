@@ -138,6 +138,8 @@ func cases() map[string]func(k Kit, t *testing.T) {
 		"a log is bounded":                              Kit.logIsBounded,
 		"killed at any moment":                          Kit.killedAtAnyMoment,
 		"appetite for processors and disks is bounded":  Kit.appetiteForProcessorsAndDisksIsBounded,
+		"calls of 32 bits are refused":                  Kit.callsOf32BitsAreRefused,
+		"rings are bounded as the last daemon says":     Kit.ringsAreAsTheLastDaemonSays,
 		"what a killed process ran by exec ends":        Kit.execOfAKilledProcess,
 		"destroy leaves the logs where it is told":      Kit.destroyLeavesTheLogsWhereItIsTold,
 		"a log is bounded between two looks":            Kit.logIsBoundedBetweenTwoLooks,
