@@ -1,4 +1,4 @@
-// Package rings bounds what the rings of packet and AF_XDP sockets take of a host's memory: the kernel counts it against no cgroup. A program at a group of
+// Package rings bounds what the rings of packet and AF_XDP sockets, and long queues (SO_RCVBUF) of packet and netlink sockets, take of a host's memory: the kernel counts it against no cgroup. A program at a group of
 // version 2 sees what is asked of sockets that were made in groups below it, and refuses (ENOMEM) what would be more than each of these groups may have.
 //
 // Rings are known to be gone when their socket is; the program does not see that, so somebody has to call Sweep from time to time. Until then what is gone counts.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
-// Bounds the memory of rings of packet and AF_XDP sockets, which the kernel counts against no cgroup: for each group below one.
+// Bounds the memory of rings of packet and AF_XDP sockets, and of long queues of packet and netlink sockets, which the kernel counts against no cgroup: for each group below one.
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -8,6 +8,11 @@
 #include <linux/if_xdp.h>
 #include <bpf/bpf_helpers.h>
 
+#define SOL_SOCKET 1
+#define SO_RCVBUF  8
+#define SO_RCVBUFFORCE 33
+#define AF_NETLINK 16
+#define AF_PACKET  17
 #define SOL_PACKET 263
 #define SOL_XDP    283
 #define PAGE	   4096  // the least that the kernel hands to a program of an option
@@ -19,6 +24,8 @@
 #define POOLED	   144   // and for each queue of an interface that the memory is used at
 #define LEAST	   2048  // bytes of such a frame
 #define MEMBERS	   256   // of a fanout group, unless the caller says how many
+#define USUAL	   212992    // bytes of a socket's queue that everybody gets; the kernel doubles them
+#define LONGEST	   (4 << 20) // of one
 #define TRIES	   64    // of a change at the same time as others'
 
 struct group {
@@ -77,7 +84,7 @@ struct {
 	__type(value, struct ring);
 } sockets SEC(".maps");
 
-enum { RX, TX, UMEM, RECEIVE, SEND, FILL, COMPLETION };
+enum { RX, TX, QUEUE, UMEM, RECEIVE, SEND, FILL, COMPLETION };
 
 // bounded tells whether an option is one that takes memory by the caller's number.
 static __always_inline bool bounded(struct bpf_sockopt *ctx)
@@ -85,6 +92,20 @@ static __always_inline bool bounded(struct bpf_sockopt *ctx)
 	if (ctx->level == SOL_PACKET)
 		return ctx->optname == PACKET_RX_RING || ctx->optname == PACKET_TX_RING || ctx->optname == PACKET_FANOUT;
 	return ctx->level == SOL_XDP && ctx->optname >= XDP_RX_RING && ctx->optname <= XDP_UMEM_COMPLETION_RING;
+}
+
+// long_queue tells whether an option is the length of a queue that is counted nowhere, longer than usual. It is made LONGEST, if it is more.
+static __always_inline bool long_queue(struct bpf_sockopt *ctx)
+{
+	__u32 *value = ctx->optval;
+	void *end = ctx->optval_end;
+
+	if (ctx->level != SOL_SOCKET || (ctx->optname != SO_RCVBUF && ctx->optname != SO_RCVBUFFORCE) || !ctx->sk ||
+	    (ctx->sk->family != AF_PACKET && ctx->sk->family != AF_NETLINK) || (void *)(value + 1) > end || *value <= USUAL)
+		return false;
+	if (*value > LONGEST)
+		*value = LONGEST;
+	return true;
 }
 
 // power is the least power of 2 that is not below n.
@@ -106,6 +127,10 @@ static __always_inline __s64 asked(struct bpf_sockopt *ctx, int length, __u32 *k
 	void *value = ctx->optval, *end = ctx->optval_end;
 	__u64 size;
 
+	if (ctx->level == SOL_SOCKET) {
+		*kind = QUEUE;
+		return value + 4 > end ? 0 : 2LL * *(__u32 *)value;
+	}
 	if (ctx->level == SOL_PACKET && ctx->optname == PACKET_FANOUT) {
 		struct { __u32 id, members; } *fanout = value; // struct fanout_args
 
@@ -164,8 +189,15 @@ static __always_inline __u64 place(__u64 scope)
 	return scope;
 }
 
-static __always_inline int refuse(void)
+static __always_inline int refuse(struct bpf_sockopt *ctx, __u32 kind)
 {
+	__u32 *value = ctx->optval;
+	void *end = ctx->optval_end;
+
+	if (kind == QUEUE && (void *)(value + 1) <= end) { // as the kernel does: it is not told
+		*value = USUAL;
+		return 1;
+	}
 	bpf_set_retval(-ENOMEM);
 	return 0;
 }
@@ -222,7 +254,7 @@ SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 	int length = ctx->optlen;
 	__s64 bytes;
 
-	if (!bounded(ctx)) {
+	if (!bounded(ctx) && !long_queue(ctx)) {
 		ctx->optlen = 0; // the kernel takes the caller's own, not our copy, which ends after a page
 		return 1;
 	}
@@ -240,14 +272,14 @@ SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 		bpf_map_update_elem(&groups, &id, &none, BPF_NOEXIST);
 		group = bpf_map_lookup_elem(&groups, &id);
 		if (!group)
-			return refuse();
+			return refuse(ctx, kind);
 	}
 	ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!ring || bytes < 0 || bytes > bound->bytes || frames > bound->bytes)
 		goto refused;
 	owner = __sync_val_compare_and_swap(&ring->group, 0, id);
 	if (owner && owner != id)
-		return refuse(); // another's socket
+		return refuse(ctx, kind); // another's socket
 	kind &= 7;
 	more = pooled(group, kind, frames);
 	if (more > bound->bytes)
@@ -271,8 +303,9 @@ SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 		__sync_fetch_and_add(&ring->most[kind], bytes - ring->most[kind]);
 	return 1;
 refused:
-	__sync_fetch_and_add(&group->refused, 1);
-	return refuse();
+	if (kind != QUEUE)
+		__sync_fetch_and_add(&group->refused, 1);
+	return refuse(ctx, kind);
 }
 
 // Of the kernel's types, what is used here.

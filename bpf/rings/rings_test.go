@@ -55,6 +55,11 @@ func serve() {
 		case "set": // socket, level, option, value of 32 bits
 			v := uint32(n[4])
 			err = setsockopt(sockets[f[1]], n[2], n[3], unsafe.Slice((*byte)(unsafe.Pointer(&v)), 4))
+		case "queue": // socket, bytes: how long its queue is then, in place of an error
+			err = setsockopt(sockets[f[1]], unix.SOL_SOCKET, unix.SO_RCVBUF, unsafe.Slice((*byte)(unsafe.Pointer(&n[2])), 4))
+			if got, gerr := unix.GetsockoptInt(sockets[f[1]], unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil && gerr == nil {
+				err = unix.Errno(got >> 10)
+			}
 		case "long": // socket: an option of another kind that is longer than a page
 			err = setsockopt(sockets[f[1]], unix.SOL_SOCKET, unix.SO_RCVBUF, append([]byte{0, 0, 1, 0}, make([]byte, 8192)...))
 		case "fanout": // socket, group, members
@@ -472,5 +477,41 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	if g := swept(t, b)["one"]; g.Bytes != uint64(sum)*65536 || g.Refused != uint64(processes*each-sum) {
 		t.Errorf("%+v, want %d bytes, %d refused", g, sum*65536, processes*each-sum)
+	}
+}
+
+// TestLongQueuesAreBounded: sockets of netlink and packet sockets get the usual length when what is longer is used up, and are not told.
+func TestLongQueuesAreBounded(t *testing.T) {
+	raw, err := os.ReadFile("/proc/sys/net/core/rmem_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, usual := unix.Errno(2*min(most, mib)>>10), unix.Errno(2*min(most, 212992)>>10)
+	scope := group(t, top(), "weir-rings-queues-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, 4*mib)
+	a := join(t, group(t, scope, "one"))
+	for i, family := range []int{unix.AF_NETLINK, unix.AF_PACKET, unix.AF_NETLINK, unix.AF_PACKET} {
+		want := long
+		if i > 1 {
+			want = usual
+		}
+		a.does(0, fmt.Sprintf("open %d %d", i, family))
+		a.does(want, fmt.Sprintf("queue %d %d", i, mib))
+		a.does(want, fmt.Sprintf("queue %d %d", i, mib)) // the same queue counts once
+	}
+	a.does(usual, "queue 0 212992")
+	a.does(usual, "queue 3 1073741824")
+	a.does(0, fmt.Sprintf("open u %d", unix.AF_UNIX)) // which is counted
+	a.does(long, fmt.Sprintf("queue u %d", mib))
+	if got, want := swept(t, b)["one"], (Group{"one", 4 * mib, 0}); got != want {
+		t.Errorf("group: %+v, want %+v", got, want)
+	}
+	a.does(0, "close 1")
+	if got := swept(t, b)["one"].Bytes; got != 2*mib {
+		t.Errorf("%d bytes when one is closed, want %d", got, 2*mib)
 	}
 }
