@@ -36,6 +36,8 @@ func skipped() map[string]map[string]string {
 		"appetite for processors and disks is bounded":  "its disks are in the host's memory, and its processors those of one process: `e2e/escape` TestAppetiteIsBounded",
 		"a log is bounded between two looks":            "what the program prints goes through its machine; QEMU's files are bounded: `e2e/escape` TestAppetiteIsBounded",
 		endless:                                         "what the program prints goes through its machine; QEMU's files are bounded: `e2e/escape` TestAppetiteIsBounded",
+		"calls of 32 bits are refused":                  "they are of the machine's own kernel",
+		"rings are bounded as the last daemon says":     "its rings are the machine's own memory",
 	}
 	rkt := map[string]string{}
 	_, isolation, promises := Cases()
