@@ -374,14 +374,21 @@ func testFromBefore(t *testing.T, root string) {
 
 // A connection that lasts is the kernel's: it goes on while the function is stopped, with right checksums, whoever computes them.
 func testLasts(t *testing.T, root string) {
-	for who, without := range map[string][2]string{"senders": {"client", stackLink}, "the next links": {loopLink, "in"}} {
-		t.Run("checksums by "+who, func(t *testing.T) {
-			r, p := start(t, root, ``)
+	for what, tt := range map[string]struct {
+		config  string
+		without []string // links that leave no checksums to others
+	}{
+		"checksums by senders":        {``, []string{"client", stackLink}},
+		"checksums by the next links": {``, []string{loopLink, "in"}},
+		"through the loop's link":     {fmt.Sprintf(`{"ports": [80, %d]}`, listenFrom), nil}, // see takesAtOnce
+	} {
+		t.Run(what, func(t *testing.T) {
+			r, p := start(t, root, tt.config)
 			if strings.Contains(p.Output(), "the kernel has no shortcut") {
 				t.Fatalf("this kernel cannot do what is tested here: %s", p.Output())
 			}
 			serveSite(t, r, "80")
-			for _, link := range without {
+			for _, link := range tt.without {
 				at := &rig.Station{Netns: r.Netns}
 				if link == "client" {
 					at = r.Client
@@ -425,7 +432,7 @@ func testLasts(t *testing.T, root string) {
 func testNoShortcut(t *testing.T, root string) {
 	r := rig.New(t, false)
 	r.Do(r.Netns, func() error {
-		other, err := openShortcut("in", "out", "out", make([]byte, 14)) // it has the table, and another may not
+		other, err := openShortcut("in", "out", "out", make([]byte, 14), []uint16{80}) // it has the table, and another may not
 		if err == nil {
 			t.Cleanup(other.Close)
 		}

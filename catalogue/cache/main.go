@@ -60,7 +60,7 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	t := newTranslator(cfg.Ports, stack, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
 	o := s.Options()
 	o.Side, o.Handle, o.Tick = loopLink, t.handle, t.tick
-	if short, err := openShortcut(o.In, stackLink, loopLink, t.linkHeader); err == nil {
+	if short, err := openShortcut(o.In, stackLink, loopLink, t.linkHeader, cfg.Ports); err == nil {
 		defer short.Close()
 		t.short, o.After = short, cfg.Ports
 	} else {

@@ -55,7 +55,7 @@ func elements(kind int, of string, all ...entry) netlink.Message {
 	})
 }
 
-// shortTables are the table, its maps, and a chain for segments of clients and one for those of nginx. The last two numbers are links by which they leave.
+// shortTables are the table, its maps, and a chain for segments of clients and one for those of nginx. The last two numbers are links by which these leave, and those, if not atOnce.
 func shortTables(clients, nginx hook, in, loop uint32) []netlink.Message {
 	all := []netlink.Message{message(unix.NFT_MSG_NEWTABLE, func(e *netlink.AttributeEncoder) {
 		e.String(unix.NFTA_TABLE_NAME, shortTable)
@@ -168,11 +168,13 @@ func compare(how uint32, with ...byte) attributes {
 	})
 }
 
-func drop() attributes {
+func drop() attributes { return verdict(0) } // NF_DROP
+
+func verdict(code uint32) attributes {
 	return expression("immediate", func(e *netlink.AttributeEncoder) {
 		e.Uint32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
 		inside(e, unix.NFTA_IMMEDIATE_DATA, func(e *netlink.AttributeEncoder) {
-			inside(e, unix.NFTA_DATA_VERDICT, func(e *netlink.AttributeEncoder) { e.Uint32(unix.NFTA_VERDICT_CODE, 0) }) // NF_DROP
+			inside(e, unix.NFTA_DATA_VERDICT, func(e *netlink.AttributeEncoder) { e.Uint32(unix.NFTA_VERDICT_CODE, code) })
 		})
 	})
 }
@@ -193,21 +195,27 @@ func loadEnds(to uint32) []attributes {
 	}
 }
 
-// rewritten looks up the key in the registers before data. A segment that is found is rewritten and sent out by a link; another one goes on to the next rule.
+// rewritten looks up the key in the registers before data. A segment that is found is rewritten and sent out by a link, or taken at once; another one goes on to the next rule.
 func rewritten(in string, data, link uint32) []attributes {
-	return []attributes{
+	all := []attributes{
 		expression("lookup", func(e *netlink.AttributeEncoder) {
 			e.String(unix.NFTA_LOOKUP_SET, in)
 			e.Uint32(unix.NFTA_LOOKUP_SREG, register(0))
 			e.Uint32(unix.NFTA_LOOKUP_DREG, register(data))
 		}),
-		store(data, unix.NFT_PAYLOAD_LL_HEADER, 0, 12, 0, false),
 		store(data+3, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 8, 10, true),
 		store(data+5, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4, 16, false),
 		expression("immediate", func(e *netlink.AttributeEncoder) {
 			e.Uint32(unix.NFTA_IMMEDIATE_DREG, register(checked))
 			value(e, unix.NFTA_IMMEDIATE_DATA, binary.NativeEndian.AppendUint32(nil, link))
 		}),
-		expression("fwd", func(e *netlink.AttributeEncoder) { e.Uint32(unix.NFTA_FWD_SREG_DEV, register(checked)) }),
 	}
+	if link == atOnce { // which is PACKET_HOST, too
+		return append(all, expression("meta", func(e *netlink.AttributeEncoder) {
+			e.Uint32(unix.NFTA_META_KEY, unix.NFT_META_PKTTYPE)
+			e.Uint32(unix.NFTA_META_SREG, register(checked))
+		}), verdict(1)) // NF_ACCEPT
+	}
+	return append(all, store(data, unix.NFT_PAYLOAD_LL_HEADER, 0, 12, 0, false),
+		expression("fwd", func(e *netlink.AttributeEncoder) { e.Uint32(unix.NFTA_FWD_SREG_DEV, register(checked)) }))
 }

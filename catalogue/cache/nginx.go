@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"text/template"
@@ -151,6 +152,9 @@ func (e *engine) mark() error {
 	return nil
 }
 
+// mostWorkers bounds processes of nginx, of which there is one for each processor that the function may use: each takes 10 MiB before it has a connection.
+const mostWorkers = 4
+
 // render nginx's configuration. Nothing in it is a text that somebody else wrote.
 func (c config) render(e *engine) []byte {
 	type listen struct{ From, Port int }
@@ -161,7 +165,7 @@ func (c config) render(e *engine) []byte {
 	var text bytes.Buffer
 	err := nginxConf.Execute(&text, map[string]any{
 		"Run": e.run, "Tmp": e.tmp, "Room": e.room(), "Health": e.health(), "Results": filepath.Join(e.run, resultsPipe), "Listens": listens, "SizeMB": c.SizeMB,
-		"MaxObject": c.MaxObjectKB << 10, "TTL": c.DefaultTTLS, "Short": atMost(c.MaxObjectKB << 10), "AsClient": asClient, "AsServer": asServer, "Bound": bound, "Dialled": dialled, "Connections": 2*maxConnections + 64,
+		"MaxObject": c.MaxObjectKB << 10, "TTL": c.DefaultTTLS, "Short": atMost(c.MaxObjectKB << 10), "AsClient": asClient, "AsServer": asServer, "Bound": bound, "Dialled": dialled, "Connections": 2*maxConnections + 64, "Workers": min(runtime.GOMAXPROCS(0), mostWorkers),
 	})
 	if err != nil {
 		panic(err) // the template is ours
@@ -173,7 +177,7 @@ func (c config) render(e *engine) []byte {
 // the header Host finds and poisons nothing of another server.
 var nginxConf = template.Must(template.New("nginx.conf").Parse(`daemon off;
 user root;
-worker_processes 1;
+worker_processes {{.Workers}};
 pcre_jit on;
 worker_rlimit_nofile {{.Connections}};
 pid {{.Run}}/nginx.pid;

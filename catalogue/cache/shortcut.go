@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -15,7 +18,7 @@ import (
 // kernelShortcut hands on segments of connections between clients and nginx without the loop: maps of nftables say how the kernel rewrites them. What the maps do not
 // know, and each begin and end of a connection, goes on to the loop.
 //
-//	from in    ── "up": addresses and ports of the link          ── out by the loop's end ── nginx
+//	from in    ── "up": addresses and ports of the link          ── nginx, or out by the loop's end ── nginx
 //	from nginx ── "down": addresses and ports of the connection  ── out by in
 //
 // The table belongs to its socket: the kernel removes it when the function ends, so nothing passes without the function.
@@ -48,7 +51,7 @@ type hook struct {
 }
 
 // openShortcut makes the table. in is the port, kernel and loop are the ends of the link, and header begins with the addresses of Ethernet of frames to nginx.
-func openShortcut(in, kernel, loop string, header []byte) (*kernelShortcut, error) {
+func openShortcut(in, kernel, loop string, header []byte, ports []uint16) (*kernelShortcut, error) {
 	index := map[string]uint32{}
 	for _, name := range []string{in, loop} {
 		i, err := net.InterfaceByName(name)
@@ -64,14 +67,46 @@ func openShortcut(in, kernel, loop string, header []byte) (*kernelShortcut, erro
 	k := &kernelShortcut{fd, slices.Clone(header[:12]), make([]byte, 16<<10)}
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == nil {
-		for _, nginx := range []hook{{kernel, unix.NF_NETDEV_EGRESS}, {loop, unix.NF_NETDEV_INGRESS}} { // the former saves a way through the link: Linux 5.16
-			if err = k.say(shortTables(hook{in, unix.NF_NETDEV_INGRESS}, nginx, index[in], index[loop])...); err == nil {
-				return k, nil
+		ways := []uint32{index[loop]}
+		if takesAtOnce(in, ports) {
+			ways = []uint32{atOnce, index[loop]}
+		}
+		for _, up := range ways {
+			for _, nginx := range []hook{{kernel, unix.NF_NETDEV_EGRESS}, {loop, unix.NF_NETDEV_INGRESS}} { // the former saves a way through the link: Linux 5.16
+				if err = k.say(shortTables(hook{in, unix.NF_NETDEV_INGRESS}, nginx, index[in], up)...); err == nil {
+					return k, nil
+				}
 			}
 		}
 	}
 	k.Close()
 	return nil, fmt.Errorf("nftables: %w (Linux 5.12, CONFIG_NF_TABLES_NETDEV, CONFIG_NFT_FWD_NETDEV)", err)
+}
+
+// atOnce is in the place of a link: the kernel takes a rewritten segment where it is, as one for this host.
+const atOnce = 0
+
+// takesAtOnce tells whether that is possible at the port in: the kernel must not look for a way back by it (strict rp_filter), and none of nginx's own ports may be
+// one that the loop takes for a configured one.
+func takesAtOnce(in string, ports []uint16) bool {
+	for _, p := range ports {
+		if p >= listenFrom && p < listenFrom+maxPorts {
+			return false
+		}
+	}
+	most := 0
+	for _, name := range []string{"all", in} {
+		raw, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
+		if err != nil {
+			return false
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+		if err != nil {
+			return false
+		}
+		most = max(most, n)
+	}
+	return most != 1
 }
 
 // Close removes the table.
