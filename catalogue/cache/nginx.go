@@ -152,7 +152,7 @@ func (e *engine) mark() error {
 	return nil
 }
 
-// mostWorkers bounds processes of nginx, of which there is one for each processor that the function may use: each takes 10 MiB before it has a connection.
+// mostWorkers bounds processes of nginx, of which there is one for each processor that the function may use: each takes 8 MiB before it has a connection.
 const mostWorkers = 4
 
 // render nginx's configuration. Nothing in it is a text that somebody else wrote.
