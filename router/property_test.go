@@ -235,6 +235,19 @@ func told(d api.Document, down map[string]api.OnFail, stage flow.Stage, in, out 
 	return survives
 }
 
+// within tells whether all of some are among all, each as often.
+func within(some, all []string) bool {
+	left := slices.Clone(all)
+	for _, s := range some {
+		i := slices.Index(left, s)
+		if i < 0 {
+			return false
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	return true
+}
+
 // Random topologies, policies, failures and packets: each frame meets the functions of its policies in order and once, unless one is
 // down; copies leave the original alone, all arrives unchanged, nothing loops.
 func TestSteeringIsWhatPoliciesSay(t *testing.T) {
@@ -257,12 +270,13 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 		w := newWorld(t, endpoints, functions, down)
 		w.in.Chains, w.in.Policies = d.Chains, d.Policies
 		out := Compile(w.in)
+		// The taps of two policies at one place may be too many for the frames that both select: Validate does not look at which policies meet, the policy's status says it. Only the
+		// first copies are made then; all else is as ever.
+		fewer := len(out.Errors) > 0
 		for name, err := range out.Errors {
 			if !strings.Contains(err.Error(), "a frame would be copied more than") {
 				t.Fatalf("Validate found no problem, Compile does: policy %s: %v", name, err)
 			}
-			// The taps of two policies at one place are too many for the frames that both select, which the policy's status says. Validate does not look at which policies meet.
-			t.Skip("copies are left out")
 		}
 		if err := verify(out.Rules, topologyOf(w.in)); err != nil {
 			t.Fatal(err)
@@ -284,6 +298,12 @@ func TestSteeringIsWhatPoliciesSay(t *testing.T) {
 				}
 			}
 			got := seen(r)
+			if fewer {
+				if !within(got.Copies, want.Copies) {
+					t.Fatalf("%v at %s: copies %v, want some of %v\n%v\n%v", k, from, got.Copies, want.Copies, d.Policies, r.Trail)
+				}
+				want.Copies = got.Copies
+			}
 			if !k.DstMAC.Multicast() {
 				if diff := cmp.Diff(want.Meets, got.Meets, cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("%v at %s: %s\n%v\n%v", k, from, diff, d.Policies, r.Trail)
