@@ -169,8 +169,8 @@ func (b *Bound) Close() error {
 
 // At tells whether a directory is still the group that has the program: one of that name may have been removed and made anew.
 func (b *Bound) At(dir string) bool {
-	var st unix.Stat_t
-	return unix.Stat(dir, &st) == nil && st.Ino == b.scope
+	id, err := inode(os.Stat(dir))
+	return err == nil && id == b.scope
 }
 
 // Group is what is known of one.

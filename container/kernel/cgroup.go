@@ -381,5 +381,6 @@ func (t hierarchy) entrance() string {
 
 // AnyUnified tells whether the host has cgroups of version 2.
 func (h *Home) AnyUnified() bool {
-	return slices.ContainsFunc(h.cgroups, func(t hierarchy) bool { return t.v2 })
+	_, ok := h.unified()
+	return ok
 }
