@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -41,6 +42,7 @@ var lacks = []struct {
 		hold, err := catalogue.HoldHere(context.Background(), ".")
 		return err == nil && !hold
 	}},
+	{"machine lacks system calls of i386", func(string) bool { return runtime.GOARCH != "amd64" }},
 	{"machine lacks rkt", func(string) bool { _, err := exec.LookPath("rkt"); return errors.Is(err, exec.ErrNotFound) }},
 	{"machine lacks processors: want ", func(rest string) bool {
 		word, _, _ := strings.Cut(rest, " ")

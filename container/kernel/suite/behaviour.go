@@ -387,7 +387,7 @@ func (k Kit) appetiteForProcessorsAndDisksIsBounded(t *testing.T) {
 // A call of i386 would reach the kernel without the program that bounds rings.
 func (k Kit) callsOf32BitsAreRefused(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("a program of amd64")
+		t.Skip("machine lacks system calls of i386: it is no amd64")
 	}
 	r, spec := k.fresh(t)
 	must(t, os.WriteFile(filepath.Join(spec.Rootfs, "getpid"), executable([]byte{
