@@ -31,7 +31,7 @@ static __always_inline bool same_rewrite(const struct rewrite *a, const struct r
 	return true;
 }
 
-static __always_inline int settle_at(void *flows, const struct function *f, const struct settle_key *k, const struct settle_request *r, __u64 now)
+static __always_inline int settle_at(void *flows, const struct function *f, const struct settle_key *k, const struct settle_request *r, __u64 now, __u32 turn)
 {
 	struct given *e = bpf_map_lookup_elem(flows, k);
 	__u8 verdict = r->verdict;
@@ -54,8 +54,9 @@ static __always_inline int settle_at(void *flows, const struct function *f, cons
 	}
 	if (!(was & VERDICT_MASK)) { // nobody counts its frames now
 		e->since = now;
-		e->packets = 0;
-		e->bytes = 0;
+		e->turn = turn;
+		e->packets = -e->ahead_packets; // which functions behind are still to count; here they were before this verdict
+		e->bytes = -e->ahead_bytes;
 	}
 	if (verdict == VERDICT_REWRITE)
 		e->rewrite = r->rewrite;
@@ -75,8 +76,8 @@ SEC("tc") int settle(struct __sk_buff *skb)
 	struct function *f;
 	int i, n, answer = 0;
 	__u64 now = tick();
+	__u32 fn, *since;
 	void *flows;
-	__u32 fn;
 
 	if (read_request(skb, &r) || r.verdict > VERDICT_REWRITE ||
 	    (r.verdict == VERDICT_REWRITE && (!r.oneway || (r.key.proto != IPPROTO_TCP && r.key.proto != IPPROTO_UDP))))
@@ -86,7 +87,8 @@ SEC("tc") int settle(struct __sk_buff *skb)
 	if (!flows)
 		return 0; // it settles nothing any more
 	f = bpf_map_lookup_elem(&functions, &fn);
-	if (!f)
+	since = turn_of(&r.key);
+	if (!f || !since)
 		return 0; // cannot be
 #pragma unroll
 	for (i = 0; i < 4; i++) {
@@ -98,9 +100,10 @@ SEC("tc") int settle(struct __sk_buff *skb)
 		r.key.port = r.port[i & 1];
 		if (!r.key.port)
 			continue;
-		n = settle_at(flows, f, &r.key, &r, now);
+		n = settle_at(flows, f, &r.key, &r, now, *since);
 		answer = n == SETTLE_EARLY ? answer | SETTLE_EARLY : answer + n;
 	}
+	changed(&r.key);
 	return answer;
 }
 

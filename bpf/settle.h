@@ -9,6 +9,14 @@ enum keyed {
 	BEGINS = 4,  // it begins or ends a connection: the function is to see it. Beside UNKEYED: settle_works has the connection's key all the same
 	FRESH = 8,   // it begins one, or answers to that: SYN
 	COPY = 16,   // of a question: the frame is a copy, which nobody rewrites
+	LINE = 32,   // of a question: it has passed a function by, and a rule for every frame has led it straight to this one
+	WALK = 64,   // of a question: the frame was told to try, and the stretch did not hold
+};
+
+// Of an answer of pass, above the verdict's byte.
+enum further {
+	LEAP = 1 << 16,	 // the frame may pass a stretch of functions behind this one by, too: leap
+	REPAY = 1 << 17, // what went past functions of a former stretch has to be counted there: repay
 };
 
 #define MAX_KEY_TAGS 3 // in a frame, beside the one that was taken off
@@ -202,6 +210,7 @@ static __always_inline void revoke(void *flows, struct settle_work *w, __u16 slo
 	}
 	turn(&w->key);
 	w->key.port = slot;
+	changed(&w->key);
 }
 
 static __always_inline bool same_macs(const struct given *e, const __u32 *macs)
@@ -272,19 +281,169 @@ __noinline int rewritten(struct __sk_buff *skb)
 	return 0;
 }
 
-// judged: what becomes of a frame that is about to enter a function that is up. The low byte of the answer is how far the frame's key is known, to
-// be given to the next such function, the next one the verdict: VERDICT_NONE, the function gets it. Then the flow is known to have been given to it.
-// A copy's question is COPY: its key is read anew.
-__noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
+// along gives the port of the next function of a stretch behind the one that a frame enters at slot, NULL if there is none any more. slot is its own then, and rule the
+// one that leads there.
+static __always_inline struct port *along(__u32 *slot, __u32 version, __u32 *rule)
 {
-	__u32 at = 0;
+	struct port *p = bpf_map_lookup_elem(&slots, slot);
+	__u32 from = p ? p->opposite : 0;
+	struct stage *st;
+
+	p = bpf_map_lookup_elem(&slots, &from);
+	if (!p)
+		return NULL; // cannot be
+	st = &p->copy[version & 1].stage[STAGE_INGRESS];
+	*slot = st->action.target;
+	*rule = st->action.rule;
+	p = bpf_map_lookup_elem(&slots, slot);
+	return st->kind == KIND_DIRECT && p && p->kind == PORT_FUNCTION && p->flags & PORT_SETTLES ? p : NULL;
+}
+
+// leap passes the functions of a stretch (settle_works) by at once, and counts the frame at each: the port from which it goes on, 0 if that is no stretch any
+// more. The first function's port is slot.
+__noinline int leap(__u32 slot, __u32 version)
+{
+	__u32 zero = 0, at = slot, sum = 0, rule, fn, n, i;
+	struct settle_work *w = bpf_map_lookup_elem(&settle_works, &zero);
+	struct function *f;
+	struct port *p;
+	struct size s;
+
+	if (!w)
+		return 0; // cannot be
+	n = w->stretch & ((1 << STRETCH_BITS) - 1);
+	for (i = 0; i < STRETCH_FUNCTIONS && i < n; i++) {
+		p = along(&at, version, &rule);
+		if (!p)
+			return 0;
+		fn = p->function;
+		f = bpf_map_lookup_elem(&functions, &fn);
+		if (!f || f->state != FUNCTION_UP)
+			return 0;
+		sum += f->generation;
+	}
+	if ((sum ^ w->stretch >> (STRETCH_BITS + VERSION_BITS)) & ((1 << GENERATION_BITS) - 1))
+		return 0;
+	s.packets = w->packets;
+	s.bytes = w->bytes;
+	at = slot;
+	for (i = 0; i < STRETCH_FUNCTIONS && i < n; i++) {
+		if (!along(&at, version, &rule))
+			return 0; // cannot be
+		count_rule(rule, s);
+		count_settled(at, s);
+	}
+	p = bpf_map_lookup_elem(&slots, &at);
+	return p ? p->opposite : 0;
+}
+
+// repay counts at the functions of a former stretch (settle_works) what has passed them by.
+__noinline int repay(__u32 slot, __u32 version)
+{
+	__u32 zero = 0, at = slot, rule, fn, n, i;
+	struct settle_work *w = bpf_map_lookup_elem(&settle_works, &zero);
+	struct function *f;
+	struct given *e;
+	struct port *p;
+	void *flows;
+
+	if (!w)
+		return 0; // cannot be
+	n = w->stretch & ((1 << STRETCH_BITS) - 1);
+	for (i = 0; i < STRETCH_FUNCTIONS && i < n; i++) {
+		p = along(&at, version, &rule);
+		if (!p)
+			break;
+		fn = p->function;
+		f = bpf_map_lookup_elem(&functions, &fn);
+		flows = bpf_map_lookup_elem(&settled, &fn);
+		if (!f || !flows)
+			break;
+		w->key.port = at;
+		e = bpf_map_lookup_elem(flows, &w->key);
+		if (!e || e->generation != f->generation || (__s32)((e->turn - (__u32)(w->stretch >> (64 - TURN_BITS))) << (32 - TURN_BITS)) >= 0)
+			continue; // given anew since, or settled
+		__sync_fetch_and_add(&e->packets, w->packets);
+		__sync_fetch_and_add(&e->bytes, w->bytes);
+	}
+	w->key.port = slot;
+	return 0;
+}
+
+// stretch_of a number of functions.
+static __always_inline __u64 stretch_of(__u32 n, __u32 version, __u32 generations, __u32 turn)
+{
+	return n | (__u64)(version & ((1 << VERSION_BITS) - 1)) << STRETCH_BITS |
+	       (__u64)(generations & ((1 << GENERATION_BITS) - 1)) << (STRETCH_BITS + VERSION_BITS) | (__u64)turn << (64 - TURN_BITS);
+}
+
+#define STRETCH_SAME ~(((1ULL << GENERATION_BITS) - 1) << (STRETCH_BITS + VERSION_BITS) | ((1 << STRETCH_BITS) - 1))
+
+// begin is for a function that has said pass, and is the first one of a stretch: LEAP, if the frame may try to pass the stretch by. Else it is to ask each function.
+static __always_inline __u32 begin(struct settle_work *w, struct given *e, __u32 fn, __u32 question, struct size s)
+{
+	__u32 *turn = turn_of(&w->key), version = question >> 8;
+
+	if (!turn)
+		return 0; // cannot be
+	w->stretch = *(volatile __u64 *)&e->stretch;
+	if (question & WALK) { // it has tried
+		__sync_fetch_and_add(&e->ahead_packets, -s.packets);
+		__sync_fetch_and_add(&e->ahead_bytes, -s.bytes);
+	} else if (w->stretch && !((w->stretch ^ stretch_of(0, version, 0, *(volatile __u32 *)turn)) & STRETCH_SAME) && (__u32)w->now - e->walked <= STRETCH_MOST) {
+		__sync_fetch_and_add(&e->ahead_packets, s.packets);
+		__sync_fetch_and_add(&e->ahead_bytes, s.bytes);
+		w->packets = s.packets;
+		w->bytes = s.bytes;
+		return LEAP;
+	}
+	w->first = w->key.port;
+	w->function = fn;
+	w->behind = 0;
+	w->generations = 0;
+	w->turn = __sync_fetch_and_add(turn, 0); // and a barrier: verdicts are read afterwards
+	*(volatile __u64 *)&e->stretch = 0;
+	e->walked = w->now;
+	if (!w->stretch || !e->ahead_packets)
+		return 0;
+	w->packets = __sync_lock_test_and_set(&e->ahead_packets, 0);
+	w->bytes = __sync_lock_test_and_set(&e->ahead_bytes, 0);
+	__sync_fetch_and_add(&e->packets, w->packets);
+	__sync_fetch_and_add(&e->bytes, w->bytes);
+	return REPAY;
+}
+
+// lengthen is for one that has said pass, behind others of the stretch that the frame walks along.
+static __always_inline void lengthen(struct settle_work *w, const struct function *f, __u32 version)
+{
+	__u32 fn = w->function, slot = w->key.port;
+	struct given *first;
+	void *flows = bpf_map_lookup_elem(&settled, &fn);
+
+	w->behind++;
+	w->generations += f->generation;
+	if (!flows)
+		return; // it settles nothing any more
+	w->key.port = w->first;
+	first = bpf_map_lookup_elem(flows, &w->key);
+	w->key.port = slot;
+	if (first)
+		*(volatile __u64 *)&first->stretch = stretch_of(w->behind, version, w->generations, w->turn);
+}
+
+// judged: what becomes of a frame that is about to enter a function that is up. The question is how far the frame's key is known, and above it (8 bits) the
+// version of the rules. The low byte of the answer is how far it is known now, to be given to the next such function, the next one the verdict:
+// VERDICT_NONE, the function gets it. Then the flow is known to have been given to it. Above them: enum further. A copy's question is COPY: its key is read anew.
+__noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 question)
+{
+	__u32 at = 0, keyed = question & (COPY - 1), further = 0;
 	struct settle_work *work;
 	struct settle_key *k;
 	struct given *e;
 	struct function *f;
 	struct size s;
 	struct port *p;
-	bool copy = keyed & COPY;
+	bool copy = question & COPY;
 	__u32 verdict;
 	void *flows;
 	__u64 state;
@@ -329,6 +488,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 	}
 	if (e->generation != f->generation || work->now - e->last > SETTLE_IDLE) { // another instance's, or forgotten
 		take_back(e, work->until);
+		changed(k);
 		__builtin_memcpy(e->macs, work->macs, sizeof(e->macs));
 		e->last = work->now;
 		e->generation = f->generation;
@@ -338,16 +498,27 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 keyed)
 		return keyed; // between others: a verdict says nothing of it
 	if (work->now - e->last > 256) // seldom, as other processors read it
 		e->last = work->now;
-	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST)
+	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST) {
 		take_back(e, 0);
+		changed(k);
+	}
 	state = *(volatile __u64 *)&e->state;
 	verdict = state & VERDICT_MASK;
 	if (verdict == VERDICT_REWRITE && (copy || !copied(work, e, state)))
 		return keyed;
-	if (verdict != VERDICT_NONE) { // frames of one direction may come on several processors
-		s = size_of(skb);
-		__sync_fetch_and_add(&e->packets, s.packets);
-		__sync_fetch_and_add(&e->bytes, s.bytes);
+	if (verdict == VERDICT_NONE)
+		return keyed;
+	s = size_of(skb);
+	if (verdict == VERDICT_PASS && !copy) {
+		if (question & LINE && work->first && work->behind < STRETCH_FUNCTIONS) {
+			lengthen(work, f, question >> 8);
+		} else {
+			further = begin(work, e, at, question, s);
+			if (further & LEAP)
+				return keyed | verdict << 8 | further;
+		}
 	}
-	return keyed | verdict << 8;
+	__sync_fetch_and_add(&e->packets, s.packets); // frames of one direction may come on several processors
+	__sync_fetch_and_add(&e->bytes, s.bytes);
+	return keyed | verdict << 8 | further;
 }

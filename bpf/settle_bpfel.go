@@ -53,6 +53,7 @@ type SettleSettleRequest struct {
 const (
 	SettleMapFunctions = "functions"
 	SettleMapSettled   = "settled"
+	SettleMapTurns     = "turns"
 	SettleProgSettle   = "settle"
 )
 
@@ -107,6 +108,7 @@ type SettleProgramSpecs struct {
 type SettleMapSpecs struct {
 	Functions *ebpf.MapSpec `ebpf:"functions"`
 	Settled   *ebpf.MapSpec `ebpf:"settled"`
+	Turns     *ebpf.MapSpec `ebpf:"turns"`
 }
 
 // SettleVariableSpecs contains global variables before they are loaded into the kernel.
@@ -137,12 +139,14 @@ func (o *SettleObjects) Close() error {
 type SettleMaps struct {
 	Functions *ebpf.Map `ebpf:"functions"`
 	Settled   *ebpf.Map `ebpf:"settled"`
+	Turns     *ebpf.Map `ebpf:"turns"`
 }
 
 func (m *SettleMaps) Close() error {
 	return _SettleClose(
 		m.Functions,
 		m.Settled,
+		m.Turns,
 	)
 }
 

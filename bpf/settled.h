@@ -17,6 +17,42 @@ struct {
 	__array(values, struct settled_flows);
 } settled SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TURNS);
+	__type(key, __u32); // bucket_of
+	__type(value, __u32);
+} turns SEC(".maps"); // grows after the verdict of a flow there has changed
+
+// bucket_of a flow and of its reverse.
+static __always_inline __u32 bucket_of(const struct settle_key *k)
+{
+	__u32 h = k->src_port, i;
+
+	if (k->proto == IPPROTO_TCP || k->proto == IPPROTO_UDP)
+		h ^= k->dst_port; // of an echo it is the type, by which the reverse differs
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		h ^= k->src[i] ^ k->dst[i];
+	return h * 0x9e3779b1 >> 20; // TURNS
+}
+
+static __always_inline __u32 *turn_of(const struct settle_key *k)
+{
+	__u32 at = bucket_of(k);
+
+	return bpf_map_lookup_elem(&turns, &at);
+}
+
+// changed: from now on stretches with a verdict of this flow that was read before do not hold.
+static __always_inline void changed(const struct settle_key *k)
+{
+	__u32 *turn = turn_of(k);
+
+	if (turn)
+		__sync_fetch_and_add(turn, 1);
+}
+
 static __always_inline __u64 tick(void) { return bpf_ktime_get_coarse_ns() >> TICK_SHIFT; }
 
 // turn makes a flow's key that of its reverse.

@@ -175,17 +175,25 @@ static __always_inline const struct action *rule(struct __sk_buff *skb, struct s
 	return NULL;
 }
 
-// past tells whether a function that is up has settled the frame's flow: VERDICT_NONE, the function gets it.
-static __always_inline __u32 past(struct __sk_buff *skb, struct walk *w, __u32 target)
+// past tells whether a function that is up has settled the frame's flow: VERDICT_NONE, the function gets it. on is the port from which the frame goes on, if it
+// has passed further functions by.
+static __always_inline __u32 past(struct __sk_buff *skb, struct walk *w, __u32 target, __u32 *on)
 {
-	__u32 answer;
+	__u32 answer, question = w->keyed | w->version << 8;
 
 	if (w->tag || w->settled >= MAX_SETTLED)
 		return VERDICT_NONE;
-	answer = judged(skb, target, w->keyed);
+	answer = judged(skb, target, question);
+	if (answer & LEAP) {
+		*on = leap(target, w->version);
+		if (!*on)
+			answer = judged(skb, target, (answer & 0xff) | WALK | w->version << 8);
+	}
+	if (answer & REPAY)
+		repay(target, w->version);
 	w->keyed = answer;
 	w->settled++;
-	return answer >> 8;
+	return answer >> 8 & 0xff;
 }
 
 // hop applies the rule at the port where the walk is. GO_ON: the next function is passed by, w->slot is its opposite port.
@@ -194,11 +202,13 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 	struct size s = {w->packets, w->bytes};
 	const struct action *a;
 	struct function *f;
-	__u32 target, fn, verdict;
+	__u32 target, fn, verdict, on = 0;
+	struct stage *st;
 	struct port *to;
 	int i;
 
-	a = rule(skb, &p->copy[w->version & 1].stage[w->stage & 1], w);
+	st = &p->copy[w->version & 1].stage[w->stage & 1];
+	a = rule(skb, st, w);
 	if (!a) {
 		if (p->kind == PORT_ENDPOINT && !w->tag)
 			return TC_ACT_UNSPEC; // not steered
@@ -206,6 +216,8 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 		return TC_ACT_SHOT; // out of a function, and nowhere to go; or with a fabric tag that is not known here
 	}
 	count_rule(a->rule, s);
+	if (st->kind != KIND_DIRECT || a->clones || a->flags & ACTION_POP || a->push || !a->target)
+		w->keyed &= ~LINE;
 	if (a->flags & ACTION_POP) {
 		w->tag = 0;
 		if (bpf_skb_vlan_pop(skb)) {
@@ -249,7 +261,7 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 	f = bpf_map_lookup_elem(&functions, &fn);
 	if (f && f->state == FUNCTION_UP) {
 		if (to->flags & PORT_SETTLES) {
-			verdict = past(skb, w, target);
+			verdict = past(skb, w, target, &on);
 			if (verdict != VERDICT_NONE)
 				count_settled(target, s);
 			if (verdict == VERDICT_DROP) {
@@ -263,7 +275,9 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 			if (verdict != VERDICT_NONE) {
 				if (verdict == VERDICT_REWRITE)
 					w->keyed = 0; // it has another key now
-				w->slot = to->opposite;
+				else if (!on)
+					w->keyed |= LINE;
+				w->slot = on ? on : to->opposite;
 				w->stage = STAGE_INGRESS;
 				return GO_ON;
 			}
@@ -279,6 +293,7 @@ static __always_inline int hop(struct __sk_buff *skb, struct control *c, struct 
 		count_drop(target, s);
 		return TC_ACT_SHOT; // the function is down
 	}
+	w->keyed &= ~LINE;
 	w->slot = to->opposite;
 	w->stage = STAGE_INGRESS;
 	return GO_ON;

@@ -78,9 +78,14 @@ type SteerGiven struct {
 		Pad  uint16
 		Addr [4]uint32
 	}
-	Pad     uint32
-	Packets uint64
-	Bytes   uint64
+	Walked       uint32
+	Packets      uint64
+	Bytes        uint64
+	Turn         uint32
+	Pad          uint32
+	Stretch      uint64
+	AheadPackets uint64
+	AheadBytes   uint64
 }
 
 type SteerGuard struct {
@@ -256,6 +261,7 @@ const (
 	SteerMapSlots       = "slots"
 	SteerMapStations    = "stations"
 	SteerMapTuples      = "tuples"
+	SteerMapTurns       = "turns"
 	SteerProgEgressCls  = "egress_cls"
 	SteerProgEgressTcx  = "egress_tcx"
 	SteerProgIngressCls = "ingress_cls"
@@ -335,6 +341,7 @@ type SteerMapSpecs struct {
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	Stations    *ebpf.MapSpec `ebpf:"stations"`
 	Tuples      *ebpf.MapSpec `ebpf:"tuples"`
+	Turns       *ebpf.MapSpec `ebpf:"turns"`
 }
 
 // SteerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -384,6 +391,7 @@ type SteerMaps struct {
 	Slots       *ebpf.Map `ebpf:"slots"`
 	Stations    *ebpf.Map `ebpf:"stations"`
 	Tuples      *ebpf.Map `ebpf:"tuples"`
+	Turns       *ebpf.Map `ebpf:"turns"`
 }
 
 func (m *SteerMaps) Close() error {
@@ -409,6 +417,7 @@ func (m *SteerMaps) Close() error {
 		m.Slots,
 		m.Stations,
 		m.Tuples,
+		m.Turns,
 	)
 }
 

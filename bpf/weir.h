@@ -220,9 +220,24 @@ struct given {
 	__u32 generation;
 	__u8 macs[12]; // of the frame that was given: a verdict is about frames between these two
 	struct rewrite rewrite; // VERDICT_REWRITE: written while there is no verdict
-	__u32 pad;
+	__u32 walked; // the tick, without its upper half, of the last frame that asked all functions of the stretch
 	__u64 packets, bytes; // that did not enter the function, since the verdict
+	__u32 turn; // of the flow's bucket when the verdict was given
+	__u32 pad;
+	__u64 stretch; // the functions behind this one that the flow passes by, too: see STRETCH_MOST
+	__u64 ahead_packets, ahead_bytes; // of the stretch since then: nobody there has counted them yet, nor this entry
 };
+
+// A stretch are functions in a line, from the one on that has the entry: rules for every frame lead from each to the next, without copies and tags, and
+// all have said pass. The word holds for as long as the version of the rules, the sum of the functions' generations and the turn of the flow's bucket are
+// as it has them. It is made anew by a frame that asks each function.
+#define STRETCH_MOST 256 // ticks: then the next frame asks
+#define STRETCH_FUNCTIONS 16 // behind the first one
+#define STRETCH_BITS 6 // of how many they are
+#define VERSION_BITS 14
+#define GENERATION_BITS 16
+#define TURN_BITS 28
+#define TURNS 4096
 
 // settle_work is where the programs work on the frame under way: their stack is short.
 struct settle_work {
@@ -234,6 +249,14 @@ struct settle_work {
 	__u64 now, until;
 	struct given fresh;
 	struct rewrite rewrite; // VERDICT_REWRITE: of the frame
+	// The stretch that the frame walks along.
+	__u32 turn, generations;
+	__u16 first; // slot of the port of the function that has its entry; 0 none
+	__u16 function; // that function's slot
+	__u16 behind; // how many have said pass
+	__u16 pad;
+	// What leap and repay take.
+	__u64 stretch, packets, bytes;
 };
 
 // settle_request is what user space runs the program settle with, as a frame.

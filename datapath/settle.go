@@ -58,7 +58,7 @@ type SettledFlow struct {
 	Verdict    Verdict
 	Rewrite    *Rewrite      // of Pass; nil: its frames pass as they are
 	Age        time.Duration // of the verdict
-	Idle       time.Duration // since its last frame; a quarter of a second of it may be missing
+	Idle       time.Duration // since its last frame; half a second of it may be missing
 	Missed     Counter       // frames that did not enter the function since the verdict
 	Generation uint32        // of the function's verdicts: all of former ones have ended
 }

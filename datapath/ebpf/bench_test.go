@@ -349,7 +349,7 @@ func BenchmarkSettleFlow(b *testing.B) {
 
 // BenchmarkSettled is the cost of the egress program for a packet whose flow n functions in a row have settled; 0 is one rule that hands it on.
 func BenchmarkSettled(b *testing.B) {
-	for _, n := range []int{0, 1, 5} {
+	for _, n := range []int{0, 1, 2, 5, 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			h := &host{Rig: benchRig(b)}
 			h.alice, h.bob = h.Station("alice"), h.Station("bob")

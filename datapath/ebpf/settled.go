@@ -25,6 +25,10 @@ const (
 	verdictMask = 3
 	icmpReply   = 0
 	icmp6Reply  = 129
+	stretchMask = 1<<6 - 1
+	stretchMost = 16
+	turnBits    = 28
+	kindDirect  = 1
 )
 
 // readTogether so many entries of a table are read at a time: more than fall into one of its buckets.
@@ -41,7 +45,7 @@ func (s *Switch) SettledFlows(ctx context.Context, name string, q datapath.Settl
 	if err != nil {
 		return datapath.SettledFlows{}, err
 	}
-	defer t.flows.Close()
+	defer t.close()
 	found, err := t.read(ctx, q)
 	if err != nil {
 		return datapath.SettledFlows{}, fmt.Errorf("read settled flows of function %s: %w", name, err)
@@ -54,6 +58,32 @@ type settledTable struct {
 	flows      *ebpf.Map
 	generation uint32
 	ports      map[uint16]string // by slot
+	ahead      []ahead
+}
+
+// ahead is a port at which a flow may have passed by, with its function, a stretch of functions: what went by there counts at the other ones later.
+type ahead struct {
+	flows *ebpf.Map
+	port  uint16 // its slot
+	at    uint16 // the port of the table's function that is in the stretch
+	place uint64 // which one of the stretch it is there: 1 the first behind the port
+}
+
+func (t *settledTable) close() {
+	for _, m := range t.tables() {
+		m.Close()
+	}
+}
+
+// tables: the function's, and those ahead.
+func (t *settledTable) tables() []*ebpf.Map {
+	all := []*ebpf.Map{t.flows}
+	for _, a := range t.ahead {
+		if !slices.Contains(all, a.flows) {
+			all = append(all, a.flows)
+		}
+	}
+	return all
 }
 
 func (s *settlers) look(name string) (t settledTable, err error) {
@@ -72,14 +102,81 @@ func (s *settlers) look(name string) (t settledTable, err error) {
 			t.ports[p.Slot] = "tap"
 		}
 	}
-	var id ebpf.MapID
-	if err = s.tables.maps.SteerMaps.Settled.Lookup(uint32(fn.Slot), &id); err == nil {
-		t.flows, err = ebpf.NewMapFromID(id)
+	if t.flows, err = s.flows(fn); err != nil {
+		return t, err
 	}
-	if err != nil {
-		return t, fmt.Errorf("open the table of settled flows of function %s: %w", name, err)
+	for _, other := range s.ports.fns {
+		if other == fn || !other.settles {
+			continue
+		}
+		if err := s.lookAhead(&t, other); err != nil {
+			t.close()
+			return t, err
+		}
 	}
 	return t, nil
+}
+
+// flows is the table of a function.
+func (s *settlers) flows(fn *function) (*ebpf.Map, error) {
+	var id ebpf.MapID
+	err := s.tables.maps.SteerMaps.Settled.Lookup(uint32(fn.Slot), &id)
+	var m *ebpf.Map
+	if err == nil {
+		m, err = ebpf.NewMapFromID(id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the table of settled flows of function %s: %w", fn.F.Name, err)
+	}
+	return m, nil
+}
+
+// lookAhead finds those ports of another function from which a stretch may lead by a port of the table's one.
+func (s *settlers) lookAhead(t *settledTable, other *function) error {
+	var flows *ebpf.Map
+	for _, p := range other.Ports {
+		line, err := s.line(p.Slot)
+		if err != nil {
+			return err
+		}
+		for i, at := range line {
+			if _, ok := t.ports[at]; !ok {
+				continue
+			}
+			if flows == nil {
+				if flows, err = s.flows(other); err != nil {
+					return err
+				}
+			}
+			t.ahead = append(t.ahead, ahead{flows: flows, port: p.Slot, at: at, place: uint64(i + 1)})
+		}
+	}
+	return nil
+}
+
+// line is where the rules for every frame lead from a port of a function, if it and those behind pass frames by: the ports of functions there, as far as a stretch may
+// go (leap in bpf/settle.h).
+func (s *settlers) line(slot uint16) ([]uint16, error) {
+	var c bpf.SteerControl
+	if err := s.tables.maps.Controls.Lookup(uint32(0), &c); err != nil {
+		return nil, fmt.Errorf("read the version of the rules: %w", err)
+	}
+	var out []uint16
+	var p bpf.SteerPort
+	for len(out) < stretchMost {
+		if err := s.tables.maps.Slots.Lookup(uint32(slot), &p); err != nil {
+			return nil, fmt.Errorf("read port: %w", err)
+		}
+		if err := s.tables.maps.Slots.Lookup(uint32(p.Opposite), &p); err != nil {
+			return nil, fmt.Errorf("read port: %w", err)
+		}
+		stage := &p.Copy[c.Version&1].Stage[0]
+		if slot = stage.Action.Target; stage.Kind != kindDirect || slot == 0 {
+			return out, nil
+		}
+		out = append(out, slot)
+	}
+	return out, nil
 }
 
 // read keeps no more than twice what is asked for.
@@ -104,6 +201,9 @@ func (t *settledTable) read(ctx context.Context, q datapath.SettledQuery) (found
 			if !holds {
 				continue
 			}
+			if err := t.wentAhead(&keys[i], values[i].Turn, &f.Missed); err != nil {
+				return found, err
+			}
 			found.Total++
 			found.Flows = append(found.Flows, f)
 		}
@@ -119,6 +219,29 @@ func (t *settledTable) read(ctx context.Context, q datapath.SettledQuery) (found
 	return found, context.Cause(ctx)
 }
 
+// wentAhead adds what has passed the function by in stretches since its entry counted last, and since its verdict, which was given in that turn.
+func (t *settledTable) wentAhead(k *bpf.SettleSettleKey, turn uint32, c *datapath.Counter) error {
+	for _, a := range t.ahead {
+		if a.at != k.Port {
+			continue
+		}
+		key, e := *k, bpf.SteerGiven{}
+		key.Port = a.port
+		err := a.flows.Lookup(&key, &e)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if then := uint32(e.Stretch >> (64 - turnBits)); e.Stretch&stretchMask >= a.place && int32((turn-then)<<(32-turnBits)) < 0 {
+			c.Packets += e.AheadPackets
+			c.Bytes += e.AheadBytes
+		}
+	}
+	return nil
+}
+
 // entry of a table; holds: its verdict does.
 func (t *settledTable) entry(k *bpf.SettleSettleKey, e *bpf.SteerGiven, now uint64) (f datapath.SettledFlow, holds bool) {
 	f.Verdict = datapath.Verdict(e.State & verdictMask)
@@ -132,7 +255,7 @@ func (t *settledTable) entry(k *bpf.SettleSettleKey, e *bpf.SteerGiven, now uint
 		w := &e.Rewrite
 		f.Verdict, f.Rewrite = datapath.Pass, &datapath.Rewrite{Target: w.End == 1, To: netip.AddrPortFrom(addressOf(k.Family, w.Addr), w.Port), MAC: w.Mac}
 	}
-	f.Missed = datapath.Counter{Packets: e.Packets, Bytes: e.Bytes}
+	f.Missed = datapath.Counter{Packets: e.Packets + e.AheadPackets, Bytes: e.Bytes + e.AheadBytes}
 	srcPort, dstPort := k.SrcPort, k.DstPort
 	if k.Proto == protoICMP || k.Proto == protoICMPv6 { // the id, and the type
 		f.Reply = dstPort == map[uint8]uint16{protoICMP: icmpReply, protoICMPv6: icmp6Reply}[k.Proto]

@@ -40,6 +40,7 @@ func RunBut(t *testing.T, open Factory, without map[string]string) {
 		{"rules of a thousand shapes", testShapes},
 		{"random rules and frames", testRandom},
 		{"settled flows", testSettled},
+		{"flows that functions in a row have settled", testSettledInARow},
 		{"port security", testGuard},
 		{"port security, random frames", testGuardRandom},
 	} {
