@@ -33,7 +33,7 @@ type SettledFlow struct {
 	Reply       bool         `json:"reply,omitempty"`   // of icmp and icmpv6: these are the replies
 	VLAN        uint16       `json:"vlan,omitempty"`    // id of the tag; 0: none
 	Since       time.Time    `json:"since"`             // the verdict
-	IdleNs      int64        `json:"idle_ns"`           // since the last packet; up to a quarter of a second is not noticed
+	IdleNs      int64        `json:"idle_ns"`           // since the last packet; up to half a second is not noticed
 	Missed      Counter      `json:"missed"`            // did not enter the function, since the verdict
 	Generation  uint32       `json:"generation"`        // of the function's verdicts: a new instance, a reset or another rule at the function ends all of the former ones
 }

@@ -57,12 +57,13 @@ func (t *Tool) inner(x *Launch, c kernel.Container) (*steps.List, error) {
 
 // enter puts the process into its container's cgroups. Where it is then shall be the root of what it sees of them.
 func (x *Launch) enter(l *steps.List) {
-	for _, fd := range x.enters {
+	if x.entrances == 0 {
+		return
+	}
+	for _, fd := range l.Receive("receive its cgroups", x.gate, x.entrances) {
 		l.JoinOpen(fd)
 	}
-	if len(x.enters) > 0 {
-		l.Unshare(unix.CLONE_NEWCGROUP)
-	}
+	l.Unshare(unix.CLONE_NEWCGROUP)
 }
 
 // inside makes of what the program has made what the configuration says.

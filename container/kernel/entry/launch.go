@@ -65,11 +65,12 @@ type Launch struct {
 	// Still says that the program moves no process into a cgroup.
 	Still bool
 
-	begun  func() (unified *os.File, err error) // waits for what makes the groups of the program
-	enters []int                                // descriptors by which the first process enters its container's cgroups
-	quick  bool                                 // nobody will wait for a grace period in order to enter a cgroup
-	groups func() error                         // waits for what makes them
-	says   *os.File                             // what the program says, in memory
+	begun     func() (unified *os.File, err error) // waits for what makes the groups of the program
+	gate      int                                  // socket by which the first process gets the entrances of its container's cgroups
+	entrances int                                  // how many they are
+	quick     bool                                 // nobody will wait for a grace period in order to enter a cgroup
+	groups    func() error                         // waits for what makes them
+	says      *os.File                             // what the program says, in memory
 }
 
 // Begin makes the groups by which the program is found, beside what else is prepared, and enters them. The launcher ends with the daemon until then.
@@ -91,56 +92,53 @@ func (x *Launch) Begin(h *kernel.Home, c kernel.Container, owner uint32) {
 	}
 }
 
-// EnterGroups makes the container's cgroups, behind those of Begin, and lets the first process enter them, as the program does not put it there. Below a program
-// that is Still the process may stay in the program's group of version 2.
+// EnterGroups makes the container's cgroups, behind those of Begin, and lets the first process enter them, as the program does not put it there. They are made while
+// the program works: the process waits for them. Below a program that is Still the process may stay in the program's group of version 2.
 func (x *Launch) EnterGroups(h *kernel.Home, c kernel.Container) {
 	entrances := h.Entrances(c.ID)
 	if x.Still {
 		entrances, x.quick = h.QuickEntrances(c.ID)
 	}
-	for range entrances {
-		x.enters = append(x.enters, x.Add(nil))
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		x.Fail(fmt.Errorf("make a socket for cgroups: %w", err))
+		return
 	}
-	files := make([]*os.File, len(entrances))
+	x.gate, x.entrances = x.Add(os.NewFile(uintptr(ends[0]), "cgroups")), len(entrances)
 	done := make(chan error, 1)
 	go func() {
-		_, err := x.begun() // one lock is for all groups: the program's are wanted first
+		defer unix.Close(ends[1]) // who waits there then ends, if nothing was sent
+		_, err := x.begun()       // one lock is for all groups: the program's are wanted first
 		if err == nil {
 			err = h.MakeGroups(c.Spec)
 		}
-		for i, entrance := range entrances {
-			if err == nil {
-				files[i], err = openEntrance(entrance)
-			}
+		if err == nil {
+			err = sendEntrances(ends[1], entrances)
 		}
 		done <- err
 	}()
-	x.groups = sync.OnceValue(func() error {
-		err := <-done
-		for i, fd := range x.enters {
-			x.Put(fd, files[i])
+	x.groups = sync.OnceValue(func() error { return <-done })
+}
+
+// sendEntrances opens files by which a process enters cgroups, and sends them to it.
+func sendEntrances(socket int, paths []string) error {
+	var all []int
+	defer func() {
+		for _, fd := range all {
+			unix.Close(fd)
 		}
-		return err
-	})
-}
-
-// grouped waits for all groups, and is that of version 2 for the program.
-func (x *Launch) grouped() (unified *os.File, err error) {
-	if x.begun != nil {
-		unified, err = x.begun()
+	}()
+	for _, path := range paths {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("join cgroup %s: %w", path, err)
+		}
+		all = append(all, fd)
 	}
-	if err == nil && x.groups != nil {
-		err = x.groups()
+	if err := unix.Sendmsg(socket, []byte{1}, unix.UnixRights(all...), nil, unix.MSG_NOSIGNAL); err != nil && !errors.Is(err, unix.EPIPE) { // who has ended says why
+		return fmt.Errorf("hand cgroups on: %w", err)
 	}
-	return unified, err
-}
-
-func openEntrance(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("join cgroup %s: %w", path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return nil
 }
 
 // Close lets all go that is open here for the program. Safe to call twice.
@@ -217,10 +215,13 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	defer said.Close()
 	defer hold.Close()
 	monitor, over, err := t.start(ctx, x, c, log)
-	if err == nil {
-		if !x.quick {
-			defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
+	if err == nil && !x.quick {
+		if x.groups != nil {
+			err = x.groups()
 		}
+		defer t.Home.Rouse()() // not before: who waits for the grace period holds the lock of all cgroups
+	}
+	if err == nil {
 		defer attend(ctx, said, hold, over)()
 		if err = t.KeepSteps(c, inner); err == nil { // meanwhile the program works
 			err = hears(inner, said, func(h launcher.Said) bool { return h.Here })
@@ -236,6 +237,9 @@ func (t *Tool) run(ctx context.Context, x *Launch, inner *steps.List, c kernel.C
 	}
 	if err != nil && monitor != nil {
 		_ = monitor.Signal(unix.SIGKILL)
+	}
+	if err != nil && x.groups != nil {
+		err = cmp.Or(x.groups(), err) // without them the process has ended without a word
 	}
 	return err
 }
@@ -315,9 +319,11 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 		return nil, nil, err
 	}
 	defer closeAll(pipes)
-	unified, err := x.grouped()
-	if err != nil {
-		return nil, nil, err
+	var unified *os.File
+	if x.begun != nil {
+		if unified, err = x.begun(); err != nil {
+			return nil, nil, err
+		}
 	}
 	cmd, done, err := x.Command(context.Background(), unified, append(pipes, x.All()...)...) // it stays when ctx ends
 	if err != nil {
@@ -329,7 +335,7 @@ func (t *Tool) start(ctx context.Context, x *Launch, c kernel.Container, log *os
 	runtime.LockOSThread() // the launcher dies with the thread that starts it
 	defer runtime.UnlockOSThread()
 	p, over, err := held(cmd)
-	x.Close() // with write, so that read ends
+	x.List.Close() // with write, so that read ends
 	if err != nil {
 		return nil, nil, err
 	}

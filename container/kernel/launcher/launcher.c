@@ -16,7 +16,7 @@ enum { LIST = 4, STEPS_MAX = 4096 };
 enum { CWD = -100, CLOEXEC = 02000000 }; // of openat
 
 // How an argument is meant.
-enum { VALUE, ADDRESS, RESULT };
+enum { VALUE, ADDRESS, RESULT, WORD }; // WORD: the four bytes at an address, that a former call has written
 
 // What follows a call.
 enum { NEVER, POSITIVE, ZERO, REFUSED }; // goto: never, if it returned more than 0, exactly 0, or an error of `spared`
@@ -120,7 +120,10 @@ __attribute__((used, noreturn)) void launch(u64 *stack) // the number of argumen
 		struct step *s = &p->step[i];
 		u64 a[6];
 		for (int k = 0; k < 6; k++)
-			a[k] = s->kind[k] == ADDRESS ? (u64)at + s->argument[k] : s->kind[k] == RESULT ? (u64)p->step[s->argument[k]].result : s->argument[k];
+			a[k] = s->kind[k] == ADDRESS  ? (u64)at + s->argument[k]
+			       : s->kind[k] == RESULT ? (u64)p->step[s->argument[k]].result
+			       : s->kind[k] == WORD   ? *(u32 *)((u64)at + s->argument[k])
+						      : s->argument[k];
 		if (s->number == -1)
 			leave((s64)a[0]);
 		if (s->number == -2)

@@ -17,6 +17,7 @@ const (
 	listMax    = 8 << 20 // of data: more than execve takes
 	exit       = -1
 	exitAs     = -2
+	gone       = 127 // exit code: nobody is there to go on with
 )
 
 // Arg is an argument of a system call.
@@ -29,6 +30,7 @@ const (
 	value uint8 = iota
 	address
 	result
+	word
 )
 
 // Plus is the address of a byte that is n behind that of a.
@@ -82,6 +84,29 @@ func Here() Arg { return Int(int64(unix.AT_FDCWD)) }
 
 // Result is what a former step returned.
 func Result(s Step) Arg { return Arg{result, uint64(s)} }
+
+// Receive adds a call that receives n descriptors as one message of a socket, which are closed at execve. The process ends if nobody is left to send them.
+func (p *Program) Receive(what string, socket, n int) []Arg {
+	const head = 16           // of struct cmsghdr
+	size := head + (4*n+7)&^7 // CMSG_SPACE
+	text, control := p.Bytes(make([]byte, 8)), p.Bytes(make([]byte, size))
+	part := p.Bytes(make([]byte, 16)) // struct iovec
+	p.point(int(part.value), text.value)
+	binary.LittleEndian.PutUint64(p.data[part.value+8:], 1)
+	message := p.Bytes(make([]byte, 56)) // struct msghdr
+	p.point(int(message.value)+16, part.value)
+	binary.LittleEndian.PutUint64(p.data[message.value+24:], 1)
+	p.point(int(message.value)+32, control.value)
+	binary.LittleEndian.PutUint64(p.data[message.value+40:], uint64(size))
+	s := p.Jump(p.Call(what, unix.SYS_RECVMSG, Int(socket), message, Int(unix.MSG_CMSG_CLOEXEC)), Positive)
+	p.Exit(gone)
+	p.Land(s)
+	all := make([]Arg, n)
+	for i := range all {
+		all[i] = Arg{word, control.value + uint64(head+4*i)}
+	}
+	return all
+}
 
 // Bytes is the address of a copy of b, aligned to 8 bytes.
 func (p *Program) Bytes(b []byte) Arg {
@@ -222,7 +247,7 @@ func (s step) encode(out []byte, data uint64) []byte {
 		if i < len(s.args) {
 			a = s.args[i]
 		}
-		if kinds[i] = a.kind; a.kind == address {
+		if kinds[i] = a.kind; a.kind == address || a.kind == word {
 			a.value += data
 		}
 		out = le.AppendUint64(out, a.value)

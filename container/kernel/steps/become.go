@@ -52,7 +52,7 @@ func (l *List) Score(p *specs.Process) {
 // JoinAll enters the groups of version 1.
 func (l *List) JoinAll(groups kernel.Groups) {
 	for _, f := range groups.Tasks {
-		l.JoinOpen(l.Lend(f))
+		l.JoinOpen(launcher.Int(l.Lend(f)))
 	}
 }
 
@@ -60,8 +60,8 @@ func (l *List) JoinAll(groups kernel.Groups) {
 func (l *List) Join(entrance string) { l.Write("join cgroup "+entrance, entrance, "0") }
 
 // JoinOpen is Join by a descriptor.
-func (l *List) JoinOpen(fd int) {
-	l.Call("enter the cgroups", unix.SYS_WRITE, launcher.Int(fd), l.String("0"), launcher.Int(1))
+func (l *List) JoinOpen(fd launcher.Arg) {
+	l.Call("enter the cgroups", unix.SYS_WRITE, fd, l.String("0"), launcher.Int(1))
 }
 
 // Enter joins a container's namespaces that are there, as root of the user namespace if there is one.
