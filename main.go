@@ -277,7 +277,7 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(append(out, userns, ringsFeature()), runtimeFeatures(ctx)...)
+	out = append(append(out, userns, ringsFeature(), xdpFeature()), runtimeFeatures(ctx)...)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
@@ -317,6 +317,15 @@ func ringsFeature() api.Feature {
 	f := api.Feature{Name: "bounded rings", OK: true, Detail: "--function-rings"}
 	if err := containers.CheckRings(); err != nil {
 		f.OK, f.Detail = false, err.Error()+": a function with CAP_NET_RAW can take the host's memory by rings of packet sockets"
+	}
+	return f
+}
+
+// xdpFeature tells whether functions can take frames by AF_XDP sockets.
+func xdpFeature() api.Feature {
+	f := api.Feature{Name: "AF_XDP", OK: true, Detail: "functions whose images have the label weir.xdp"}
+	if err := (kernel.Host{}).ProbeXDP(); err != nil {
+		f.OK, f.Detail = false, err.Error()+": functions whose images have the label weir.xdp do not start"
 	}
 	return f
 }

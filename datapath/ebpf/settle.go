@@ -218,7 +218,7 @@ func (s *settlers) table(fn *function) error {
 	if err := s.tables.maps.SteerMaps.Settled.Put(uint32(fn.Slot), m); err != nil {
 		return fmt.Errorf("write table of settled flows: %w", err)
 	}
-	return nil
+	return s.anew(fn) // other functions' stretches may have been found with a former table
 }
 
 // remove a function's table, if it has one.

@@ -5,6 +5,7 @@ type Schemas = components["schemas"];
 
 export type Endpoint = Schemas["Endpoint"];
 export type EndpointSpec = Schemas["EndpointSpec"];
+export type PortSecurity = Schemas["PortSecurity"];
 export type Func = Schemas["Function"];
 export type FunctionSpec = Schemas["FunctionSpec"];
 export type Chain = Schemas["Chain"];

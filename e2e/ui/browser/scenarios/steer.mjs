@@ -133,6 +133,20 @@ export default async function () {
   await page.getByText("The last change is undone.").waitFor();
   await page.waitForFunction(() => document.querySelector(".chain-editor input")?.value === "w1 | tap:mon");
 
+  // What may enter at an endpoint.
+  await open(page, "/endpoints/bob");
+  await page.getByRole("button", { name: "Change" }).click();
+  await page.getByText("Port security: what may enter here").click();
+  await choice("Frames with forged addresses").click();
+  await page.getByRole("option", { name: "on: they are dropped" }).click();
+  await page.getByRole("textbox", { name: "Shared addresses" }).or(choice("Shared addresses")).first().fill("10.9.0.80");
+  await page.keyboard.press("Enter");
+  await planned("endpoint/bob");
+  await examine(page, "/endpoints/bob with port security");
+  await apply();
+  await page.locator('dt:text-is("port security") + dd', { hasText: "on" }).waitFor();
+  await page.locator('dt:text-is("shared addresses") + dd', { hasText: "10.9.0.80" }).waitFor();
+
   // Deletion can be undone, too.
   await open(page, "/policies/other");
   await page.getByRole("button", { name: "Delete" }).click();

@@ -1,9 +1,9 @@
 // An endpoint's form: a link into a namespace, an interface of a host, or a station of the fabric.
-import { NumberInput, SegmentedControl, Select, TagsInput, TextInput } from "@mantine/core";
+import { Checkbox, NumberInput, SegmentedControl, Select, TagsInput, TextInput } from "@mantine/core";
 import { useMemo, useState } from "react";
 import "../../ui/chain.css";
 import { useList } from "../../api/live";
-import type { Document, Endpoint, EndpointSpec } from "../../api/types";
+import type { Document, Endpoint, EndpointSpec, PortSecurity } from "../../api/types";
 import { Command, Panel } from "../../ui/basic";
 import { isName } from "../../ui/chain";
 import { command } from "../../ui/format";
@@ -19,11 +19,15 @@ interface Draft {
 
 const kindOf = (s: EndpointSpec): Kind => (s.netns ? "namespace" : s.interface ? "interface" : "station");
 
+const given = (v: unknown) => v !== undefined && v !== "" && v !== null && v !== false && !(Array.isArray(v) && v.length === 0);
+const filled = <T extends object>(o: T) => Object.fromEntries(Object.entries(o).filter(([, v]) => given(v)));
+
 /** Only what belongs to the kind; empty fields are left out. */
 export function endpointSpec(d: Draft): EndpointSpec {
   const { netns, interface: dev, address, addresses, mac, mtu, host, switch: sw, switch_port, port_security } = d.spec;
   const own = d.kind === "namespace" ? { netns, interface: dev, address, addresses, mac, mtu, host } : d.kind === "interface" ? { interface: dev, host } : { switch: sw, switch_port, address, addresses, mac };
-  return Object.fromEntries(Object.entries({ ...own, port_security }).filter(([, v]) => v !== undefined && v !== "" && v !== null && !(Array.isArray(v) && v.length === 0)));
+  const secure = filled(port_security ?? {});
+  return filled({ ...own, port_security: Object.keys(secure).length > 0 ? secure : undefined });
 }
 
 export function endpointMissing(d: Draft): string | undefined {
@@ -50,6 +54,11 @@ export function EndpointForm({ endpoint, onDone, again }: { endpoint?: Endpoint;
   const problem = (field: string) => problemsAt(planned, `endpoints.${d.name}.${field}`);
   const text = (label: string, field: "netns" | "interface" | "address" | "mac" | "switch_port", placeholder: string, description?: string) => (
     <TextInput label={label} description={description} placeholder={placeholder} value={d.spec[field] ?? ""} onChange={(e) => set({ [field]: e.currentTarget.value.trim() })} error={problem(field)} />
+  );
+  const secure: PortSecurity = d.spec.port_security ?? {};
+  const guard = (change: PortSecurity) => set({ port_security: { ...secure, ...change } });
+  const several = (label: string, field: "macs" | "addresses" | "shared", description: string) => (
+    <TagsInput label={label} description={description} placeholder="none" value={secure[field] ?? []} onChange={(v) => guard({ [field]: v })} splitChars={[",", " "]} acceptValueOnBlur error={problem(`port_security.${field}`)} />
   );
   return (
     <div className="plan-beside">
@@ -105,6 +114,33 @@ export function EndpointForm({ endpoint, onDone, again }: { endpoint?: Endpoint;
             </>
           )}
           {d.kind !== "station" && hosts.length > 1 && <Select label="Host" searchable data={hosts.map((h) => h.name)} value={d.spec.host ?? null} onChange={(v) => set({ host: v ?? undefined })} placeholder="The host that the interface is on" limit={100} error={problem("host")} />}
+          <details open={endpoint?.spec.port_security !== undefined}>
+            <summary>Port security: what may enter here</summary>
+            <div className="form">
+              <Select
+                label="Frames with forged addresses"
+                description={d.kind === "interface" ? "Auto lets them in at an interface, unless more is said below" : "Auto drops them where Weir knows the addresses"}
+                data={[
+                  { value: "auto", label: "auto" },
+                  { value: "on", label: "on: they are dropped" },
+                  { value: "off", label: "off: they enter" },
+                ]}
+                value={secure.mode || "auto"}
+                allowDeselect={false}
+                onChange={(v) => guard({ mode: v === "auto" ? undefined : (v ?? undefined) })}
+                error={problem("port_security.mode") ?? problem("port_security")}
+              />
+              <div className="pair">
+                {several("Further MACs", "macs", "That frames may come from")}
+                {several("Further source addresses", "addresses", "Or prefixes")}
+              </div>
+              {several("Shared addresses", "shared", "That several endpoints send from and none claims by ARP, as servers that answer directly")}
+              <div className="pair">
+                <Checkbox label="It may be a DHCP server" checked={secure.dhcp_server ?? false} onChange={(e) => guard({ dhcp_server: e.currentTarget.checked })} />
+                <Checkbox label="It is a router: it forwards packets of others" checked={secure.router ?? false} onChange={(e) => guard({ router: e.currentTarget.checked })} />
+              </div>
+            </div>
+          </details>
         </div>
       </Panel>
       <div className="beside">

@@ -8,6 +8,12 @@ describe("an endpoint's form", () => {
     expect(endpointSpec({ name: "a", kind: "interface", spec })).toEqual({ interface: "eth0", host: "h1", port_security: { mode: "off" } });
     expect(endpointSpec({ name: "a", kind: "station", spec })).toEqual({ switch: "s1", switch_port: "3", address: "10.9.0.1/24", port_security: { mode: "off" } });
   });
+  it("leaves out port security of which nothing is said", () => {
+    const said = (port_security: object) => endpointSpec({ name: "a", kind: "interface", spec: { interface: "eth0", port_security } });
+    expect(said({})).toEqual({ interface: "eth0" });
+    expect(said({ macs: [], router: false })).toEqual({ interface: "eth0" });
+    expect(said({ mode: "on", shared: ["10.9.0.80"], dhcp_server: true, router: false })).toEqual({ interface: "eth0", port_security: { mode: "on", shared: ["10.9.0.80"], dhcp_server: true } });
+  });
   it.each([
     ["", "namespace", {}, "name"],
     ["any", "namespace", { netns: "n", interface: "eth0" }, "not any"],
