@@ -194,6 +194,45 @@ static __always_inline int key_of(struct __sk_buff *skb, struct settle_work *w)
 	return type == ETH_P_IPV6 ? key_ipv6(skb, off, odd, w) : UNKEYED;
 }
 
+// key_plain reads the key of most frames, without a call: of TCP or UDP over IPv4 without a tag, whole, that neither begins nor ends a connection. false: key_of is to.
+static __always_inline bool key_plain(struct __sk_buff *skb, struct settle_work *w)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct settle_key *k = &w->key;
+	const __u8 *h = data;
+	__u32 room, length;
+
+	if (data + ETH_HLEN + 28 > end || skb->vlan_present || h[12] != 8 || h[13] || h[14] != 0x45 || (h[20] & 0xbf) | h[21])
+		return false;
+	room = h[16] << 8 | h[17];
+	if (room < 28 || skb->len < ETH_HLEN + room)
+		return false;
+	if (h[23] == IPPROTO_TCP) {
+		if (room < 40 || data + ETH_HLEN + 40 > end)
+			return false;
+		length = h[46] >> 4;
+		if (length < 5 || skb->len < ETH_HLEN + 20 + length * 4 || (h[47] & (SYN | FIN | RST | ACK)) != ACK)
+			return false;
+	} else if (h[23] == IPPROTO_UDP) {
+		length = h[38] << 8 | h[39];
+		if (length < 8 || length > room - 20)
+			return false;
+	} else {
+		return false;
+	}
+	__builtin_memset(k, 0, sizeof(*k));
+	k->vlan = VLAN_NONE;
+	k->family = SETTLE_V4;
+	k->proto = h[23];
+	__builtin_memcpy(k->src, h + 26, 4);
+	__builtin_memcpy(k->dst, h + 30, 4);
+	k->src_port = h[34] << 8 | h[35];
+	k->dst_port = h[36] << 8 | h[37];
+	w->network = ETH_HLEN;
+	__builtin_memcpy(w->macs, h, 12);
+	return true;
+}
+
 // revoke has both directions of a connection judged anew, at both ports.
 static __always_inline void revoke(void *flows, struct settle_work *w, __u16 slot)
 {
@@ -462,10 +501,13 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 question)
 	if (!f)
 		return keyed; // cannot be
 	if (copy || !keyed) { // else the frame has passed another function by, as it is
-		keyed = key_of(skb, work);
 		work->now = tick();
-		if (bpf_skb_load_bytes(skb, 0, work->macs, sizeof(work->macs)))
+		if (key_plain(skb, work))
+			keyed = KEYED;
+		else if (bpf_skb_load_bytes(skb, 0, work->macs, sizeof(work->macs)))
 			keyed = UNKEYED; // a runt
+		else
+			keyed = key_of(skb, work);
 	}
 	if ((keyed & (UNKEYED | BEGINS)) == UNKEYED)
 		return keyed;
