@@ -277,7 +277,7 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(append(out, userns, ringsFeature()), runtimeFeatures(ctx)...)
+	out = append(append(out, userns, ringsFeature(), socketsFeature()), runtimeFeatures(ctx)...)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
@@ -317,6 +317,19 @@ func ringsFeature() api.Feature {
 	f := api.Feature{Name: "bounded rings", OK: true, Detail: "--function-rings"}
 	if err := containers.CheckRings(); err != nil {
 		f.OK, f.Detail = false, err.Error()+": a function with CAP_NET_RAW can take the host's memory by rings of packet sockets"
+	}
+	return f
+}
+
+// socketsFeature tells whether functions can be kept from taking memory by many sockets.
+func socketsFeature() api.Feature {
+	f := api.Feature{Name: "bounded sockets", OK: true, Detail: "--function-rings"}
+	err := containers.CheckRings()
+	if err == nil {
+		err = containers.CheckSockets()
+	}
+	if err != nil {
+		f.OK, f.Detail = false, err.Error()+": a function can take the host's memory by many netlink sockets, and with CAP_NET_RAW by many packet sockets"
 	}
 	return f
 }

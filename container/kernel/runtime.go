@@ -767,6 +767,9 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		return err
 	}
 	r.reapOrphans("")
+	if err := r.unboundRings(); err != nil {
+		return err
+	}
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}
