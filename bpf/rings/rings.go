@@ -138,12 +138,12 @@ func (h hook) attach(group *os.File, p *ebpf.Program) error {
 func (b *Bound) seeIP(group *os.File, spec *ebpf.CollectionSpec) error {
 	all, err := ebpf.NewCollectionWithOptions(spec, b.shared())
 	if err != nil {
-		return fmt.Errorf("see raw and ping sockets when they are made: %w (CONFIG_DEBUG_INFO_BTF is needed)", err)
+		return fmt.Errorf("raw and ping sockets are not seen when they are made: %w (CONFIG_DEBUG_INFO_BTF is needed)", err)
 	}
 	defer all.Close()
 	for _, h := range ofIP {
 		if err := h.attach(group, all.Programs[h.program]); err != nil {
-			return fmt.Errorf("see raw and ping sockets when they are made: %w", err)
+			return fmt.Errorf("raw and ping sockets are not seen when they are made: %w", err)
 		}
 	}
 	return nil
@@ -299,7 +299,11 @@ func unmount(dir string) error {
 
 // unseen says what a kernel may lack that does not take the programs that see sockets.
 func unseen(err error) error {
-	return fmt.Errorf("see sockets when they are made: %w (CONFIG_DEBUG_INFO_BTF, CONFIG_SECURITY_NETWORK, and trampolines of BPF programs are needed)", err)
+	var e unix.Errno
+	if errors.As(err, &e) {
+		err = e // the rest is long, and nobody's concern
+	}
+	return fmt.Errorf("netlink and packet sockets are not seen when they are made: %w (programs at functions of the kernel need CONFIG_DEBUG_INFO_BTF and CONFIG_SECURITY_NETWORK, and a policy that lets them be)", err)
 }
 
 // Unseen tells why sockets are not seen when they are made and closed, so that only their rings and long queues are bounded; nil: they are.
