@@ -39,7 +39,7 @@
 #define POOLED	   144   // and for each queue of an interface that the memory is used at
 #define LEAST	   2048  // bytes of such a frame
 #define MEMBERS	   256   // of a fanout group, unless the caller says how many
-#define USUAL	   212992    // bytes of a queue that a socket gets that was not counted when it was made; the kernel doubles them
+#define USUAL	   212992    // bytes of a queue as kernels have it; what is asked for they double
 #define LONGEST	   (4 << 20) // of a queue of what is received
 #define LAST	   32768     // of the message that fills a queue: a part of a dump of netlink
 #define TRIES	   64    // of a change at the same time as others'
@@ -476,15 +476,16 @@ SEC("iter/bpf_sk_storage_map") int weir_rings_live(struct bpf_iter__bpf_sk_stora
 }
 
 // count counts both queues of a socket that somebody makes in a group below the bound's: a socket of netlink keeps the request of a dump while the answer waits to be read.
-// False: it is more than the group may have. A socket that is counted stays so: the programs of two versions may be there at a time.
+// Longer ones than usual, where the host has them for everybody, count no more: ordinary programs have some sockets on any host. False: it is more than the group may have.
+// A socket counts once: the programs of two versions may be there at a time.
 static __always_inline bool count(struct bound *bound, __u64 id, struct group *group, struct ring *ring, __u64 receive, __u64 send)
 {
-	__u64 bytes = receive + send + LAST;
+	__u64 bytes = (receive < USUAL ? receive : USUAL) + (send < USUAL ? send : USUAL) + LAST;
 
 	if (!group || !ring)
 		return false;
 	if (__sync_val_compare_and_swap(&ring->group, 0, id))
-		return true;
+		return ring->queues;
 	ring->most[QUEUE] = receive;
 	ring->most[SENT] = send;
 	ring->queues = bytes;

@@ -143,6 +143,9 @@ func (k Kit) defaultsBoundWhatNamesNoLimit(t *testing.T) {
 			if file, got := limit(t, r, "a", "memory", "memory.limit_in_bytes", "memory.max"); got != c.want {
 				t.Errorf("%s is %s, want %s", file, got, c.want)
 			}
+			if file, got := limit(t, r, "a", "memory", "memory.kmem.tcp.limit_in_bytes", "memory.max"); got != c.want { // of sockets
+				t.Errorf("%s is %s, want %s", file, got, c.want)
+			}
 			must(t, r.Delete(t.Context(), "a"))
 		})
 	}
