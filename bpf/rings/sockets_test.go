@@ -129,6 +129,51 @@ func TestASocketIsGivenBackAtOnce(t *testing.T) {
 	}
 }
 
+// TestManySocketsAtOnce: processes that make and close sockets at the same time get all that they may have together, and no more.
+func TestManySocketsAtOnce(t *testing.T) {
+	const processes, sockets = 8, 20
+	scope := group(t, top(), "weir-sockets-many-"+strconv.Itoa(os.Getpid()))
+	b := attached(t, scope, processes*each)
+	dir := group(t, scope, "one")
+	var all []*member
+	for range processes {
+		all = append(all, join(t, dir))
+	}
+	said := make(chan string)
+	together := func(what string) (out []string) {
+		for _, m := range all {
+			go func() {
+				fmt.Fprintln(m.in, what)
+				m.out.Scan()
+				said <- m.out.Text()
+			}()
+		}
+		for range all {
+			out = append(out, <-said)
+		}
+		return out
+	}
+	for _, text := range together("churn 3000 " + raw) {
+		if text != "0" {
+			t.Errorf("one socket each at a time: error %s", text)
+		}
+	}
+	got := 0
+	for i := range sockets {
+		for _, text := range together(fmt.Sprintf("socket %d %s", i, raw)) {
+			if text == "0" {
+				got++
+			}
+		}
+	}
+	if got != processes {
+		t.Errorf("%d sockets, want %d", got, processes)
+	}
+	if g := swept(t, b)["one"]; g.Bytes != processes*each || g.Refused != processes*(sockets-1) {
+		t.Errorf("%+v, want %d bytes, %d refused", g, processes*each, processes*(sockets-1))
+	}
+}
+
 // TestAFullSocketIsGivenBackWhenItIsGone: its memory is freed after it was closed.
 func TestAFullSocketIsGivenBackWhenItIsGone(t *testing.T) {
 	scope := group(t, top(), "weir-sockets-full-"+strconv.Itoa(os.Getpid()))
