@@ -533,13 +533,13 @@ func TestWithoutTypesOfTheKernel(t *testing.T) {
 func TestAStrangersRingsAreBounded(t *testing.T) {
 	scope := group(t, top(), "weir-rings-strange-"+strconv.Itoa(os.Getpid()))
 	pins := filepath.Join(t.TempDir(), "pins")
-	b := again(t, scope, pins, 4*mib)
+	again(t, scope, pins, 4*mib)
 	if err := unmount(pins); err != nil { // a socket that nobody has seen when it was made
 		t.Fatal(err)
 	}
 	a := join(t, group(t, scope, "one"))
 	a.does(0, fmt.Sprintf("open p %d", unix.AF_PACKET))
-	b = again(t, scope, pins, 4*mib)
+	b := again(t, scope, pins, 4*mib)
 	t.Cleanup(func() {
 		if err := Detach(scope, pins); err != nil {
 			t.Error(err)
