@@ -277,7 +277,7 @@ func features(ctx context.Context, i instance.Instance) ([]api.Feature, error) {
 	if err != nil {
 		return out, fmt.Errorf("weir check: user namespaces: %w", err)
 	}
-	out = append(append(out, userns, ringsFeature(), xdpFeature()), runtimeFeatures(ctx)...)
+	out = append(append(out, userns, ringsFeature(), socketsFeature(), xdpFeature()), runtimeFeatures(ctx)...)
 	if len(missing) > 0 {
 		return out, fmt.Errorf("this kernel lacks what Weir needs: %s: %w", strings.Join(missing, "; "), datapath.ErrUnsupported)
 	}
@@ -326,6 +326,19 @@ func xdpFeature() api.Feature {
 	f := api.Feature{Name: "AF_XDP", OK: true, Detail: "functions whose images have the label weir.xdp"}
 	if err := (kernel.Host{}).ProbeXDP(); err != nil {
 		f.OK, f.Detail = false, err.Error()+": functions whose images have the label weir.xdp do not start"
+	}
+	return f
+}
+
+// socketsFeature tells whether functions can be kept from taking memory by many sockets.
+func socketsFeature() api.Feature {
+	f := api.Feature{Name: "bounded sockets", OK: true, Detail: "--function-rings"}
+	err := containers.CheckRings()
+	if err == nil {
+		err = containers.CheckSockets()
+	}
+	if err != nil {
+		f.OK, f.Detail = false, err.Error()+": a function can take the host's memory by many netlink sockets, and with CAP_NET_RAW by many packet sockets"
 	}
 	return f
 }

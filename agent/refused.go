@@ -43,7 +43,7 @@ func (a *Agent) watchRefused(ctx context.Context) {
 	}
 }
 
-// refusedRings is how often containers were refused rings of sockets, as far as was told.
+// refusedRings is how often containers were refused rings of sockets, or sockets, as far as was told.
 type refusedRings map[string]uint64
 
 // tell of those that were refused some since.
@@ -58,7 +58,7 @@ func (seen refusedRings) tell(list []container.Status, event func(api.Event)) {
 		seen[c.ID] = c.RingsRefused
 		name, _ := sandbox.Of(c.ID)
 		event(api.Event{Severity: api.Warning, Reason: "RingsRefused", Kind: api.KindFunction, Object: name, Message: fmt.Sprintf(
-			"it asked %d times for rings of packet or AF_XDP sockets beyond its limit of %s: it was told that there is no memory (ENOMEM)", n, size(c.Limits.Rings))})
+			"it asked %d times for rings of sockets, or for netlink, packet or raw sockets, beyond its limit of %s: it was told that there is no memory (ENOMEM)", n, size(c.Limits.Rings))})
 	}
 	maps.DeleteFunc(seen, func(id string, _ uint64) bool { return !there[id] })
 }

@@ -175,7 +175,7 @@ type Limits struct {
 	Processes     int64   `json:"processes,omitempty"`
 	DiskBytesPerS int64   `json:"disk_bytes_per_s,omitempty"` // of reading, and as much of writing
 	DiskOpsPerS   int64   `json:"disk_ops_per_s,omitempty"`   // the same
-	RingBytes     int64   `json:"ring_bytes,omitempty"`       // of the rings of its packet and AF_XDP sockets together, beside memory
+	RingBytes     int64   `json:"ring_bytes,omitempty"`       // of the rings of its packet and AF_XDP sockets, and of queues that the kernel does not count, together, beside memory
 	Missing       string  `json:"missing,omitempty"`          // what the host does not bound although it should by default, and why
 }
 

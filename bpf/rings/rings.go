@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -16,8 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// name of the program, by which one that is attached is known again.
-const name = "weir_rings"
+// hook is a program at a group. One that is attached is known again by its name.
+type hook struct {
+	program string
+	at      ebpf.AttachType
+}
+
+var (
+	options = hook{"weir_rings", ebpf.AttachCGroupSetsockopt} // always there
+	// Those that see sockets of IP, in the order in which they are attached: none is counted before it can be given back.
+	ofIP = []hook{{"weir_ip_closed", ebpf.AttachCgroupInetSockRelease}, {"weir_ip_made", ebpf.AttachCGroupInetSockCreate}}
+)
 
 // Bound is the program at a group. It may be used by several goroutines.
 type Bound struct {
@@ -28,21 +39,25 @@ type Bound struct {
 	o     RingsObjects
 	iter  *ebpf.Program // nil: this kernel cannot go over sockets
 	lacks error         // why
+
+	unseen error    // why sockets are not seen when they are made and closed; nil: they are
+	pinned []string // files, by which they are
 }
 
-// Attach bounds what each group below one may take, in bytes. dir is the group's directory. A program that is there already is taken over with what it has counted.
-func Attach(dir string, most uint64) (*Bound, error) {
+// Attach bounds what each group below one may take, in bytes. dir is the group's directory. pins is a directory of its own, in which the programs are pinned that see sockets
+// when they are made and closed. Programs that are there already are taken over with what they have counted.
+func Attach(dir, pins string, most uint64) (*Bound, error) {
 	if most == 0 {
 		return nil, errors.New("bound the rings of sockets: 0 bytes: want more")
 	}
-	b, err := attach(dir, most)
+	b, err := attach(dir, pins, most)
 	if err != nil {
 		return nil, fmt.Errorf("bound the rings of sockets: %w", err)
 	}
 	return b, nil
 }
 
-func attach(dir string, most uint64) (_ *Bound, err error) {
+func attach(dir, pins string, most uint64) (_ *Bound, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -59,9 +74,12 @@ func attach(dir string, most uint64) (_ *Bound, err error) {
 	if err != nil {
 		return nil, err
 	}
-	iter := spec.Programs["weir_rings_live"]
-	delete(spec.Programs, "weir_rings_live")
-	old, maps, err := found(f, spec)
+	apart := takeApart(spec)
+	old, err := options.found(f)
+	if err != nil {
+		return nil, err
+	}
+	maps, err := mapsOf(old, spec)
 	defer func() {
 		old.Close()
 		for _, m := range maps {
@@ -80,24 +98,216 @@ func attach(dir string, most uint64) (_ *Bound, err error) {
 		return nil, loading(err)
 	}
 	b.o.RingsPrograms.WeirRings = all.Programs["weir_rings"]
-	b.o.RingsMaps = RingsMaps{Bounds: all.Maps["bounds"], Groups: all.Maps["groups"], Gone: all.Maps["gone"], Lives: all.Maps["lives"], Sockets: all.Maps["sockets"]}
-	live, err := ebpf.NewCollectionWithOptions(&ebpf.CollectionSpec{Maps: spec.Maps, Programs: map[string]*ebpf.ProgramSpec{"iter": iter}, Types: spec.Types, ByteOrder: spec.ByteOrder},
-		ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{"bounds": b.o.Bounds, "groups": b.o.Groups, "gone": b.o.Gone, "lives": b.o.Lives, "sockets": b.o.Sockets}})
+	b.o.RingsMaps = RingsMaps{Bounds: all.Maps["bounds"], Groups: all.Maps["groups"], Gone: all.Maps["gone"], Lives: all.Maps["lives"], Sockets: all.Maps["sockets"], Denied: all.Maps["denied"]}
+	live, err := ebpf.NewCollectionWithOptions(with(spec, apart, "weir_rings_live"), b.shared())
 	if err != nil {
 		b.lacks = fmt.Errorf("go over sockets: %w", err)
 	} else {
-		b.iter = live.DetachProgram("iter")
+		b.iter = live.DetachProgram("weir_rings_live")
 		live.Close()
 	}
-	if err := b.o.Bounds.Put(uint32(0), RingsBound{Scope: b.scope, Bytes: most}); err != nil {
+	bound := RingsBound{Scope: b.scope, Bytes: most}
+	if b.iter == nil {
+		bound.Blind = 1
+	}
+	if err := b.o.Bounds.Put(uint32(0), bound); err != nil {
 		return nil, fmt.Errorf("set the limit: %w", err)
 	}
-	at := link.RawAttachProgramOptions{Target: int(f.Fd()), Program: b.o.WeirRings, Attach: ebpf.AttachCGroupSetsockopt, Flags: unix.BPF_F_ALLOW_MULTI}
+	if err := options.attach(f, b.o.WeirRings); err != nil {
+		return nil, err
+	}
+	b.unseen = errors.Join(b.seeIP(f, with(spec, apart, ofIP[0].program, ofIP[1].program)), b.see(with(spec, apart, seeing...), pins))
+	return b, nil
+}
+
+// attach has a program at a group, in place of the one that is there.
+func (h hook) attach(group *os.File, p *ebpf.Program) error {
+	old, err := h.found(group)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	at := link.RawAttachProgramOptions{Target: int(group.Fd()), Program: p, Attach: h.at, Flags: unix.BPF_F_ALLOW_MULTI}
 	if old != nil {
 		at.Anchor = link.ReplaceProgram(old)
 	}
-	return b, link.RawAttachProgram(at)
+	return link.RawAttachProgram(at)
 }
+
+// seeIP attaches the programs that see sockets of IP, of the kinds that the kernel does not count.
+func (b *Bound) seeIP(group *os.File, spec *ebpf.CollectionSpec) error {
+	all, err := ebpf.NewCollectionWithOptions(spec, b.shared())
+	if err != nil {
+		return fmt.Errorf("raw and ping sockets are not seen when they are made: %w (CONFIG_DEBUG_INFO_BTF is needed)", err)
+	}
+	defer all.Close()
+	for _, h := range ofIP {
+		if err := h.attach(group, all.Programs[h.program]); err != nil {
+			return fmt.Errorf("raw and ping sockets are not seen when they are made: %w", err)
+		}
+	}
+	return nil
+}
+
+// shared has programs use this bound's maps.
+func (b *Bound) shared() ebpf.CollectionOptions {
+	return ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		"bounds": b.o.Bounds, "groups": b.o.Groups, "gone": b.o.Gone, "lives": b.o.Lives, "sockets": b.o.Sockets, "denied": b.o.Denied,
+	}}
+}
+
+// seeing are the programs that see other sockets, in the order in which they are attached: none is refused before that can be done, and none is counted before it can be given back.
+var seeing = []string{"weir_closed", "weir_denied", "weir_made"}
+
+// takeApart takes those programs from spec that want types of the kernel (CONFIG_DEBUG_INFO_BTF). Rings are bounded without them.
+func takeApart(spec *ebpf.CollectionSpec) map[string]*ebpf.ProgramSpec {
+	apart := map[string]*ebpf.ProgramSpec{}
+	for _, name := range append([]string{"weir_rings_live", ofIP[0].program, ofIP[1].program}, seeing...) {
+		apart[name] = spec.Programs[name]
+		delete(spec.Programs, name)
+	}
+	return apart
+}
+
+// with is spec with some programs of those that were taken apart alone.
+func with(spec *ebpf.CollectionSpec, apart map[string]*ebpf.ProgramSpec, names ...string) *ebpf.CollectionSpec {
+	out := &ebpf.CollectionSpec{Maps: spec.Maps, Programs: map[string]*ebpf.ProgramSpec{}, Types: spec.Types, ByteOrder: spec.ByteOrder}
+	for _, name := range names {
+		out.Programs[name] = apart[name]
+	}
+	return out
+}
+
+// see attaches the programs that see other sockets, unless they are there. Those of another version, or for other maps, go when these are there: of both together each socket counts
+// once.
+func (b *Bound) see(spec *ebpf.CollectionSpec, pins string) error {
+	all, err := ebpf.NewCollectionWithOptions(spec, b.shared())
+	if err != nil {
+		return unseen(err)
+	}
+	defer all.Close()
+	if err := mount(pins); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(pins)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, e := range entries {
+		there[e.Name()] = true
+	}
+	maps, err := b.o.Groups.Info()
+	if err != nil {
+		return err
+	}
+	id, _ := maps.ID()
+	names, want := map[string]string{}, map[string]bool{}
+	for _, program := range seeing {
+		info, err := all.Programs[program].Info()
+		if err != nil {
+			return err
+		}
+		names[program] = fmt.Sprintf("%s-%s-%d", program, info.Tag, id)
+		want[names[program]] = true
+	}
+	if slices.ContainsFunc(seeing, func(program string) bool { return !there[names[program]] }) {
+		// What only a part is there of is of a process that was killed meanwhile. They share a map that this process has not.
+		if err := unpin(pins, func(name string) bool { return want[name] }); err != nil {
+			return err
+		}
+		for _, program := range seeing {
+			if err := pin(all.Programs[program], filepath.Join(pins, names[program])); err != nil {
+				return unseen(err)
+			}
+		}
+	}
+	if err := unpin(pins, func(name string) bool { return !want[name] }); err != nil {
+		return err
+	}
+	for name := range want {
+		b.pinned = append(b.pinned, filepath.Join(pins, name))
+	}
+	return nil
+}
+
+// pin attaches a program for as long as the pin is there.
+func pin(p *ebpf.Program, path string) error {
+	l, err := link.AttachTracing(link.TracingOptions{Program: p})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Pin(path)
+}
+
+// unpin removes pins.
+func unpin(dir string, which func(name string) bool) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if which(e.Name()) && !strings.Contains(e.Name(), ".") { // the kernel's own have dots
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("unpin: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// mount sees to it that a directory is a bpffs of its own.
+func mount(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	if fs.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount bpffs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// unmount removes what mount has made, and all pins in it.
+func unmount(dir string) error {
+	for range 16 { // mounts may be stacked
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("statfs %s: %w", dir, err)
+		}
+		if st.Type != unix.BPF_FS_MAGIC {
+			break
+		}
+		if err := unpin(dir, func(string) bool { return true }); err != nil { // a namespace's copy of the mount must not keep them
+			return err
+		}
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+	}
+	return os.Remove(dir)
+}
+
+// unseen says what a kernel may lack that does not take the programs that see sockets.
+func unseen(err error) error {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		err = e // the rest is long, and nobody's concern
+	}
+	return fmt.Errorf("netlink and packet sockets are not seen when they are made: %w (programs at functions of the kernel need CONFIG_DEBUG_INFO_BTF and CONFIG_SECURITY_NETWORK, and a policy that lets them be)", err)
+}
+
+// Unseen tells why sockets are not seen when they are made and closed, so that only their rings and long queues are bounded; nil: they are.
+func (b *Bound) Unseen() error { return b.unseen }
 
 // loading says what a kernel may lack that does not take the program.
 func loading(err error) error {
@@ -108,12 +318,11 @@ func loading(err error) error {
 	return err
 }
 
-// found is the program that is attached to a group, nil if none is, and its maps. They are left out if one of them is not as this version has it: what one says is true
-// with the others only.
-func found(group *os.File, spec *ebpf.CollectionSpec) (*ebpf.Program, map[string]*ebpf.Map, error) {
-	there, err := link.QueryPrograms(link.QueryOptions{Target: int(group.Fd()), Attach: ebpf.AttachCGroupSetsockopt})
+// found is the program that is attached to a group, nil if none is.
+func (h hook) found(group *os.File) (*ebpf.Program, error) {
+	there, err := link.QueryPrograms(link.QueryOptions{Target: int(group.Fd()), Attach: h.at})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, p := range there.Programs {
 		old, err := ebpf.NewProgramFromID(p.ID)
@@ -121,40 +330,50 @@ func found(group *os.File, spec *ebpf.CollectionSpec) (*ebpf.Program, map[string
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		info, err := old.Info()
-		if err == nil && info.Name != name {
-			old.Close()
+		if err == nil && info.Name == h.program {
+			return old, nil
+		}
+		old.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// mapsOf are the maps of the program at a group. They are left out if one of them is not as this version has it: what one says is true with the others only.
+func mapsOf(p *ebpf.Program, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	if p == nil {
+		return nil, nil
+	}
+	info, err := p.Info()
+	if err != nil {
+		return nil, err
+	}
+	ids, _ := info.MapIDs()
+	maps := map[string]*ebpf.Map{}
+	for _, id := range ids {
+		var m *ebpf.Map
+		if m, err = ebpf.NewMapFromID(id); err != nil {
+			break
+		}
+		mi, err := m.Info()
+		if err == nil && spec.Maps[mi.Name] != nil && maps[mi.Name] == nil && spec.Maps[mi.Name].Compatible(m) == nil {
+			maps[mi.Name] = m
 			continue
 		}
-		maps := map[string]*ebpf.Map{}
-		var ids []ebpf.MapID
-		if err == nil {
-			ids, _ = info.MapIDs()
-		}
-		for _, id := range ids {
-			m, merr := ebpf.NewMapFromID(id)
-			if merr != nil {
-				err = merr
-				break
-			}
-			mi, merr := m.Info()
-			if merr == nil && spec.Maps[mi.Name] != nil && maps[mi.Name] == nil && spec.Maps[mi.Name].Compatible(m) == nil {
-				maps[mi.Name] = m
-				continue
-			}
+		m.Close()
+	}
+	if err != nil || len(maps) < len(spec.Maps)-2 { // other programs have lives and denied
+		for _, m := range maps {
 			m.Close()
 		}
-		if len(maps) < len(spec.Maps)-1 { // the iterator alone has lives
-			for _, m := range maps {
-				m.Close()
-			}
-			maps = nil
-		}
-		return old, maps, err
+		maps = nil
 	}
-	return nil, nil, nil
+	return maps, err
 }
 
 // Close lets the program go, which stays at its group.
@@ -167,8 +386,13 @@ func (b *Bound) Close() error {
 	return b.o.Close()
 }
 
-// At tells whether a directory is still the group that has the program: one of that name may have been removed and made anew.
+// At tells whether a directory is still the group that has the program, and the pins are there: one of that name may have been removed and made anew.
 func (b *Bound) At(dir string) bool {
+	for _, pin := range b.pinned {
+		if _, err := os.Lstat(pin); err != nil {
+			return false
+		}
+	}
 	id, err := inode(os.Stat(dir))
 	return err == nil && id == b.scope
 }
@@ -176,8 +400,8 @@ func (b *Bound) At(dir string) bool {
 // Group is what is known of one.
 type Group struct {
 	Name    string
-	Bytes   uint64 // of rings that are there, as far as is known
-	Refused uint64 // how often one was refused since the group was made
+	Bytes   uint64 // of rings and sockets that are there, as far as is known
+	Refused uint64 // how often a ring or a socket was refused since the group was made
 }
 
 // Sweep finds out which rings are gone, and which groups. It gives those groups in which somebody has asked for rings, if they are known also with an error, which says
@@ -199,7 +423,7 @@ func (b *Bound) Sweep() ([]Group, error) {
 	}
 	taken := false
 	for id, g := range counted {
-		taken = taken || g.Granted > gone[id].Packet+gone[id].Xdp
+		taken = taken || held(g, gone[id]) > 0
 	}
 	if taken {
 		err = b.free(counted, gone)
@@ -207,7 +431,7 @@ func (b *Bound) Sweep() ([]Group, error) {
 	var out []Group
 	for id, g := range counted {
 		if n, ok := names[id]; ok {
-			out = append(out, Group{n, g.Granted - gone[id].Packet - gone[id].Xdp, g.Refused})
+			out = append(out, Group{n, held(g, gone[id]), g.Refused})
 			continue
 		}
 		// Its processes are gone with it.
@@ -230,7 +454,7 @@ func (b *Bound) free(counted map[uint64]RingsGroup, gone map[uint64]RingsSum) er
 		if then[id].Xdp != g.Xdp { // a socket that was not seen may share what one has that was
 			g.Xdp = 0
 		}
-		now := freed(g, lives[id], gone[id])
+		now := freed(g, lives[id], gone[id], then[id].Closed)
 		if now == gone[id] {
 			continue
 		}
@@ -242,19 +466,27 @@ func (b *Bound) free(counted map[uint64]RingsGroup, gone map[uint64]RingsSum) er
 	return nil
 }
 
-// freed is what is gone of a group's bytes. An AF_XDP socket shares the memory and the rings of another one, which stay when that one is closed. So those of AF_XDP
-// are gone when the last such socket is.
-func freed(g RingsGroup, live, before RingsSum) RingsSum {
+// held is what a group has of rings and sockets, when some of it is gone.
+func held(g RingsGroup, gone RingsSum) uint64 {
+	return g.Granted - g.Closed - gone.Packet - gone.Xdp - gone.Queues
+}
+
+// freed is what is gone of a group's bytes, but for the queues that were given back at once. An AF_XDP socket shares the memory and the rings of another one, which stay when that
+// one is closed. So those of AF_XDP are gone when the last such socket is.
+func freed(g RingsGroup, live, before RingsSum, closed uint64) RingsSum {
 	if g.Packet > live.Packet {
 		before.Packet = max(before.Packet, g.Packet-live.Packet)
 	}
 	if live.Xdp == 0 {
 		before.Xdp = max(before.Xdp, g.Xdp)
 	}
+	if g.Queues > live.Queues+closed {
+		before.Queues = max(before.Queues, g.Queues-live.Queues-closed)
+	}
 	return before
 }
 
-// live sums up the rings of all sockets, by group.
+// live sums up the rings and queues of all sockets, by group.
 func (b *Bound) live() (map[uint64]RingsSum, error) {
 	if b.iter == nil {
 		return nil, b.lacks
@@ -336,21 +568,28 @@ func inode(info fs.FileInfo, err error) (uint64, error) {
 	return st.Ino, nil
 }
 
-// Detach takes the program of a group away, if it has one. Where the kernel attaches none there is none.
-func Detach(dir string) error {
+// Detach takes the programs of a group away, as far as there are any. Where the kernel attaches none there is none. The group itself may be gone.
+func Detach(dir, pins string) error {
+	if err := unmount(pins); err != nil {
+		return err
+	}
 	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	spec, err := LoadRings()
-	if err != nil {
-		return err
+	var errs []error
+	for _, h := range append([]hook{options}, ofIP...) {
+		errs = append(errs, h.detach(f))
 	}
-	old, maps, err := found(f, spec)
-	for _, m := range maps {
-		m.Close()
-	}
+	return errors.Join(errs...)
+}
+
+func (h hook) detach(group *os.File) error {
+	old, err := h.found(group)
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
@@ -358,7 +597,7 @@ func Detach(dir string) error {
 		return err
 	}
 	defer old.Close()
-	return link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(f.Fd()), Program: old, Attach: ebpf.AttachCGroupSetsockopt})
+	return link.RawDetachProgram(link.RawDetachProgramOptions{Target: int(group.Fd()), Program: old, Attach: h.at})
 }
 
 // Supported tells why this kernel cannot bound rings; nil: it can.
@@ -367,11 +606,32 @@ func Supported() error {
 	if err != nil {
 		return err
 	}
-	delete(spec.Programs, "weir_rings_live")
+	takeApart(spec)
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return loading(err)
 	}
 	c.Close()
+	return nil
+}
+
+// Seen tells why this kernel shows no sockets when they are made and closed; nil: it does.
+func Seen() error {
+	spec, err := LoadRings()
+	if err != nil {
+		return err
+	}
+	c, err := ebpf.NewCollection(with(spec, takeApart(spec), seeing...))
+	if err != nil {
+		return unseen(err)
+	}
+	defer c.Close()
+	for _, program := range seeing {
+		l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[program]})
+		if err != nil {
+			return unseen(err)
+		}
+		l.Close()
+	}
 	return nil
 }

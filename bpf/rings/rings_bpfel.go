@@ -17,6 +17,7 @@ type RingsBound struct {
 	_     structs.HostLayout
 	Scope uint64
 	Bytes uint64
+	Blind uint64
 }
 
 type RingsGroup struct {
@@ -25,6 +26,8 @@ type RingsGroup struct {
 	Refused uint64
 	Packet  uint64
 	Xdp     uint64
+	Queues  uint64
+	Closed  uint64
 	Frames  uint64
 	Fills   uint64
 }
@@ -33,6 +36,7 @@ type RingsSum struct {
 	_      structs.HostLayout
 	Packet uint64
 	Xdp    uint64
+	Queues uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -40,10 +44,16 @@ type RingsSum struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	RingsMapBounds         = "bounds"
+	RingsMapDenied         = "denied"
 	RingsMapGone           = "gone"
 	RingsMapGroups         = "groups"
 	RingsMapLives          = "lives"
 	RingsMapSockets        = "sockets"
+	RingsProgWeirClosed    = "weir_closed"
+	RingsProgWeirDenied    = "weir_denied"
+	RingsProgWeirIpClosed  = "weir_ip_closed"
+	RingsProgWeirIpMade    = "weir_ip_made"
+	RingsProgWeirMade      = "weir_made"
 	RingsProgWeirRings     = "weir_rings"
 	RingsProgWeirRingsLive = "weir_rings_live"
 )
@@ -90,6 +100,11 @@ type RingsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type RingsProgramSpecs struct {
+	WeirClosed    *ebpf.ProgramSpec `ebpf:"weir_closed"`
+	WeirDenied    *ebpf.ProgramSpec `ebpf:"weir_denied"`
+	WeirIpClosed  *ebpf.ProgramSpec `ebpf:"weir_ip_closed"`
+	WeirIpMade    *ebpf.ProgramSpec `ebpf:"weir_ip_made"`
+	WeirMade      *ebpf.ProgramSpec `ebpf:"weir_made"`
 	WeirRings     *ebpf.ProgramSpec `ebpf:"weir_rings"`
 	WeirRingsLive *ebpf.ProgramSpec `ebpf:"weir_rings_live"`
 }
@@ -99,6 +114,7 @@ type RingsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type RingsMapSpecs struct {
 	Bounds  *ebpf.MapSpec `ebpf:"bounds"`
+	Denied  *ebpf.MapSpec `ebpf:"denied"`
 	Gone    *ebpf.MapSpec `ebpf:"gone"`
 	Groups  *ebpf.MapSpec `ebpf:"groups"`
 	Lives   *ebpf.MapSpec `ebpf:"lives"`
@@ -132,6 +148,7 @@ func (o *RingsObjects) Close() error {
 // It can be passed to LoadRingsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type RingsMaps struct {
 	Bounds  *ebpf.Map `ebpf:"bounds"`
+	Denied  *ebpf.Map `ebpf:"denied"`
 	Gone    *ebpf.Map `ebpf:"gone"`
 	Groups  *ebpf.Map `ebpf:"groups"`
 	Lives   *ebpf.Map `ebpf:"lives"`
@@ -141,6 +158,7 @@ type RingsMaps struct {
 func (m *RingsMaps) Close() error {
 	return _RingsClose(
 		m.Bounds,
+		m.Denied,
 		m.Gone,
 		m.Groups,
 		m.Lives,
@@ -158,12 +176,22 @@ type RingsVariables struct {
 //
 // It can be passed to LoadRingsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type RingsPrograms struct {
+	WeirClosed    *ebpf.Program `ebpf:"weir_closed"`
+	WeirDenied    *ebpf.Program `ebpf:"weir_denied"`
+	WeirIpClosed  *ebpf.Program `ebpf:"weir_ip_closed"`
+	WeirIpMade    *ebpf.Program `ebpf:"weir_ip_made"`
+	WeirMade      *ebpf.Program `ebpf:"weir_made"`
 	WeirRings     *ebpf.Program `ebpf:"weir_rings"`
 	WeirRingsLive *ebpf.Program `ebpf:"weir_rings_live"`
 }
 
 func (p *RingsPrograms) Close() error {
 	return _RingsClose(
+		p.WeirClosed,
+		p.WeirDenied,
+		p.WeirIpClosed,
+		p.WeirIpMade,
+		p.WeirMade,
 		p.WeirRings,
 		p.WeirRingsLive,
 	)

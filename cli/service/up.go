@@ -37,7 +37,7 @@ type DaemonOptions struct {
 	// FunctionCPUs and FunctionDisk (bytes a second) do the same for processors and disks.
 	FunctionCPUs      Cores
 	FunctionDisk      int64
-	FunctionRings     int64    // bytes that the rings of a function's sockets may take together; 0: nothing bounds them
+	FunctionRings     int64    // bytes that the rings and queues of a function's sockets may take together; 0: nothing bounds them
 	AcceptBridged     bool     // have the host's iptables accept what the switch's bridge forwards
 	VulnerableRuntime bool     // accept a runtime with known container escapes
 	KVMKernel         string   // of the virtual machines of the runtime kvm, a path or a pattern; "": looked for

@@ -28,7 +28,7 @@ type Home struct {
 	rings    ringBound
 }
 
-// Dir is the engine's run directory. Everything directly in it but "bundles" is the engine's own.
+// Dir is the engine's run directory. Everything directly in it but "bundles" and "bpf" is the engine's own.
 func (h *Home) Dir() string { return filepath.Join(h.inst.Run, h.engine) }
 
 // Scope is the name of these containers beside those of other engines and instances. No instance's name has an @.

@@ -108,6 +108,9 @@ func (h *Home) limitsOf(s container.Spec) container.Limits {
 	return l
 }
 
+// socketLimit is a file of version 1. It counts sockets that are made when it has been written.
+const socketLimit = "memory.kmem.tcp.limit_in_bytes"
+
 // controls are the files that hold a container's limits.
 func (h *Home) controls(s container.Spec) []control {
 	l := h.bounds(s)
@@ -120,6 +123,12 @@ func (h *Home) controls(s container.Spec) []control {
 		cs = append(cs, control{"memory", "memory.limit_in_bytes", "memory.max", true, want, nil, func(res *specs.LinuxResources, l container.Limits) {
 			res.Memory = &specs.LinuxMemory{Limit: &l.Memory}
 		}})
+		// Version 1 counts what waits in sockets of TCP and UDP only if there is a limit for it, beside the other one. No runtime sets it.
+		if t, ok := h.hierarchyOf("memory"); ok && !t.v2 {
+			if _, err := os.Lstat(filepath.Join(t.dir("/"), socketLimit)); err == nil {
+				cs = append(cs, control{"memory", socketLimit, "", false, want, func(*container.Limits) {}, nil})
+			}
+		}
 	}
 	if l.CPUs > 0 {
 		quota, period := max(1000, int64(math.Round(l.CPUs*cpuPeriod))), uint64(cpuPeriod) // the kernel's least is 1 ms
@@ -187,7 +196,7 @@ var devices = []Setting{
 func (h *Home) Settings(s container.Spec) (out []Setting) {
 	for _, c := range h.controls(s) {
 		t, ok := h.hierarchyOf(c.controller)
-		if !c.own || !ok {
+		if !c.own && c.v1 != socketLimit || !ok {
 			continue
 		}
 		file := c.v1
@@ -202,7 +211,7 @@ func (h *Home) Settings(s container.Spec) (out []Setting) {
 	return out
 }
 
-// setHostDefaults writes the host's defaults for processors and disks, when the container is there. A runtime that was asked for one that the kernel cannot
+// setHostDefaults writes the host's defaults for processors and disks, and what no runtime sets, when the container is there. A runtime that was asked for one that the kernel cannot
 // do would not start the container; what is refused here readLimits finds.
 func (h *Home) setHostDefaults(s container.Spec) {
 	for _, c := range h.controls(s) {

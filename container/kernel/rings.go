@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,16 +14,17 @@ import (
 	"weir.dev/weir/container"
 )
 
-// sweepEvery is how often it is found out which rings are gone.
+// sweepEvery is how often it is found out which rings and sockets are gone.
 const sweepEvery = time.Second
 
-// ringBound bounds what each of an engine's containers takes by rings of sockets, of which cgroups know nothing. It hangs at the group of version 2 above theirs.
+// ringBound bounds what each of an engine's containers takes by rings and queues of sockets, of which cgroups know nothing. It hangs at the group of version 2 above theirs.
 type ringBound struct {
 	most int64 // bytes; 0: no limit
 
 	mu      sync.Mutex
 	at      *rings.Bound
 	missing string            // why there is none
+	unseen  string            // why it is for rings and long queues only
 	stop    chan struct{}     // ends who sweeps
 	refused map[string]uint64 // by container, how often
 }
@@ -47,12 +49,15 @@ func (h *Home) boundRings() {
 	b.close()
 	err := t.make(h.CgroupPath(""))
 	if err == nil {
-		b.at, err = rings.Attach(dir, uint64(b.most))
+		b.at, err = rings.Attach(dir, h.pins(), uint64(b.most))
 	}
-	b.missing = ""
+	b.missing, b.unseen = "", ""
 	if err != nil {
 		b.missing = err.Error()
 		return
+	}
+	if err := b.at.Unseen(); err != nil {
+		b.unseen = err.Error()
 	}
 	b.stop = make(chan struct{})
 	go h.sweepRings(b.at, b.stop)
@@ -64,16 +69,26 @@ func (h *Home) adoptRings() error {
 	if !ok || h.machine != nil {
 		return nil
 	}
-	dir := t.dir(h.CgroupPath(""))
-	if _, err := os.Lstat(dir); err != nil {
-		return nil
-	}
 	if h.rings.most == 0 {
-		return rings.Detach(dir)
+		return h.unboundRings()
 	}
-	h.boundRings()
+	if _, err := os.Lstat(t.dir(h.CgroupPath(""))); err == nil {
+		h.boundRings()
+	}
 	return nil
 }
+
+// unboundRings takes the bound away.
+func (h *Home) unboundRings() error {
+	t, ok := h.unified()
+	if !ok {
+		return nil
+	}
+	return rings.Detach(t.dir(h.CgroupPath("")), h.pins())
+}
+
+// pins is where the programs are pinned that see sockets.
+func (h *Home) pins() string { return filepath.Join(h.Dir(), "bpf") }
 
 var errNotUnified = errors.New("this host has no cgroups of version 2 (mount -t cgroup2 none /sys/fs/cgroup/unified)")
 
@@ -88,6 +103,9 @@ func CheckRings() error {
 	}
 	return rings.Supported()
 }
+
+// CheckSockets tells why this host sees no sockets when containers make them, where CheckRings finds nothing; nil: it does.
+func CheckSockets() error { return rings.Seen() }
 
 // unified is the hierarchy of version 2.
 func (h *Home) unified() (hierarchy, bool) {
@@ -106,23 +124,34 @@ func (h *Home) ringsOf(l *container.Limits, pid int) {
 		return
 	}
 	b.mu.Lock()
-	missing := b.missing
+	missing, unseen := b.missing, b.unseen
 	b.mu.Unlock()
 	if missing == "" {
 		missing = h.outside(pid)
 	}
-	if missing == "" {
-		l.Rings = b.most
+	switch {
+	case missing != "":
+		l.Missing = strings.TrimPrefix(l.Missing+"; "+ringsMissing+missing, "; ")
 		return
+	case unseen != "":
+		l.Missing = strings.TrimPrefix(l.Missing+"; "+socketsMissing+unseen, "; ")
 	}
-	l.Missing = strings.TrimPrefix(l.Missing+"; rings: "+missing, "; ")
+	l.Rings = b.most
 }
+
+// The last words of what limits miss.
+const (
+	ringsMissing   = "rings: "
+	socketsMissing = "sockets: " // their queues of the usual length
+)
 
 // adoptedRings is ringsOf for a process that another daemon has started, maybe with another limit or with none.
 func (h *Home) adoptedRings(l *container.Limits, pid int) {
 	l.Rings = 0
-	if at := strings.Index(l.Missing, "rings: "); at >= 0 { // the last word, see ringsOf
-		l.Missing = strings.TrimSuffix(l.Missing[:at], "; ")
+	for _, word := range []string{ringsMissing, socketsMissing} { // see ringsOf
+		if at := strings.Index(l.Missing, word); at >= 0 {
+			l.Missing = strings.TrimSuffix(l.Missing[:at], "; ")
+		}
 	}
 	h.ringsOf(l, pid)
 }
@@ -141,7 +170,7 @@ func (h *Home) outside(pid int) string {
 	return fmt.Sprintf("process %d is in no group of version 2 below %s", pid, h.CgroupPath(""))
 }
 
-// sweepRings finds out from time to time which rings are gone, until the bound is closed.
+// sweepRings finds out from time to time which rings and sockets are gone, until the bound is closed.
 func (h *Home) sweepRings(at *rings.Bound, stop chan struct{}) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()

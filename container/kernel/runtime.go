@@ -45,7 +45,7 @@ type Options struct {
 	// Limits of a container whose Spec has none, where the kernel can; 0 none. DiskBytes is for a second, for reading and for writing each.
 	Memory, DiskBytes int64
 	CPUs              float64
-	Rings             int64 // bytes that the rings of a container's sockets may take together; 0 no limit
+	Rings             int64 // bytes that the rings and queues of a container's sockets may take together; 0 no limit
 	LogBytes          int64 // a container's log is cut at this size, one older file is kept; default 8 MiB, at most 16 MiB
 	OOMScore          *int  // of this process; nil: as the kernel has it
 	// Adopt makes this process the reaper of the containers that it starts (PR_SET_CHILD_SUBREAPER), so that exit codes are known on
@@ -767,6 +767,9 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		return err
 	}
 	r.reapOrphans("")
+	if err := r.unboundRings(); err != nil {
+		return err
+	}
 	if err := r.removeCgroupRoots(); err != nil {
 		return err
 	}

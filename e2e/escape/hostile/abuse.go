@@ -121,6 +121,26 @@ var abuses = map[string]func(deadline time.Time) string{
 		time.Sleep(time.Until(deadline))
 		return fmt.Sprintf("%d MiB of rings, then %v, %v", taken, last[0], last[1])
 	},
+	"sockets": func(deadline time.Time) string { // whose queues the kernel counts against nobody
+		var n [3]int
+		var last [3]error
+		for i, kind := range [][3]int{{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, {unix.AF_PACKET, unix.SOCK_RAW, 3 << 8}, {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}} {
+			for n[i] < 1000 && time.Now().Before(deadline) {
+				var fd int
+				if fd, last[i] = unix.Socket(kind[0], kind[1], kind[2]); last[i] != nil {
+					break
+				}
+				n[i]++
+				for m := 0; i == 0 && m < 200; m++ { // questions, whose answers nobody reads
+					if unix.Sendto(fd, []byte{17, 0, 0, 0, unix.RTM_GETLINK, 0, unix.NLM_F_REQUEST | unix.NLM_F_ACK, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
+						break
+					}
+				}
+			}
+		}
+		time.Sleep(time.Until(deadline))
+		return fmt.Sprintf("%d netlink, %d packet, %d raw sockets, then %v, %v, %v", n[0], n[1], n[2], last[0], last[1], last[2])
+	},
 	"watches": func(deadline time.Time) string { // of files, which the kernel counts for each user of the host
 		n := 0
 		var last error
