@@ -22,7 +22,7 @@ var netlink = fmt.Sprint(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
 func seen(t *testing.T) {
 	t.Helper()
 	if err := Seen(); err != nil {
-		t.Skip(err)
+		t.Skipf("kernel lacks programs at its functions: %v", err)
 	}
 }
 

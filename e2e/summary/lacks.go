@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -32,6 +34,8 @@ var lacks = []struct {
 		_, err := netlink.GenlFamilyGet("ovs_datapath")
 		return errors.Is(err, unix.ENOENT) && !module("openvswitch")
 	}},
+	{"kernel lacks programs at its functions", func(string) bool { return lacksTracing(ebpf.AttachTraceFEntry, "bpf_fentry_test1") }},
+	{"kernel lacks iterators over what sockets have", func(string) bool { return lacksTracing(ebpf.AttachTraceIter, "bpf_sk_storage_map") }},
 	{"kernel lacks hugepages of 2 MiB", func(string) bool {
 		_, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB")
 		return errors.Is(err, fs.ErrNotExist)
@@ -61,6 +65,16 @@ func excused(reason string) bool {
 		}
 	}
 	return false
+}
+
+// lacksTracing tells whether the kernel takes no program of such a kind, or refuses it to its own root.
+func lacksTracing(at ebpf.AttachType, to string) bool {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Tracing, AttachType: at, AttachTo: to, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err == nil {
+		p.Close()
+	}
+	return errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported)
 }
 
 // module tells whether the kernel could load a module, or has it in itself.
