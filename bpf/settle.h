@@ -249,6 +249,7 @@ static __always_inline void revoke(void *flows, struct settle_work *w, __u16 slo
 	}
 	turn(&w->key);
 	w->key.port = slot;
+	barrier(); // the stack is short: the key is read from there again
 	changed(&w->key);
 }
 
