@@ -401,8 +401,8 @@ static __always_inline __u32 begin(struct settle_work *w, struct given *e, __u32
 	w->first = w->key.port;
 	w->function = fn;
 	w->behind = 0;
-	w->generations = 0;
-	w->turn = __sync_fetch_and_add(turn, 0); // and a barrier: verdicts are read afterwards
+	w->turn = *(volatile __u32 *)turn;
+	__sync_lock_test_and_set(&w->generations, 0); // and a barrier: verdicts are read afterwards
 	*(volatile __u64 *)&e->stretch = 0;
 	e->walked = w->now;
 	if (!w->stretch || !e->ahead_packets)
