@@ -37,7 +37,7 @@ static __always_inline int settle_at(void *flows, const struct function *f, cons
 	__u8 verdict = r->verdict;
 	__u64 was;
 
-	if (!e || e->generation != f->generation || now - e->last > SETTLE_IDLE)
+	if (!e || e->generation != f->generation || older(e->last, now, SETTLE_IDLE))
 		return 0; // not given, or long ago
 	was = e->state;
 	if (verdict == VERDICT_NONE) {

@@ -440,8 +440,8 @@ static __always_inline __u32 begin(struct settle_work *w, struct given *e, __u32
 	w->first = w->key.port;
 	w->function = fn;
 	w->behind = 0;
-	w->generations = 0;
-	w->turn = __sync_fetch_and_add(turn, 0); // and a barrier: verdicts are read afterwards
+	w->turn = *(volatile __u32 *)turn;
+	__sync_lock_test_and_set(&w->generations, 0); // and a barrier: verdicts are read afterwards
 	*(volatile __u64 *)&e->stretch = 0;
 	e->walked = w->now;
 	if (!w->stretch || !e->ahead_packets)
@@ -453,15 +453,16 @@ static __always_inline __u32 begin(struct settle_work *w, struct given *e, __u32
 	return REPAY;
 }
 
-// lengthen is for one that has said pass, behind others of the stretch that the frame walks along.
-static __always_inline void lengthen(struct settle_work *w, const struct function *f, __u32 version)
+// lengthen is for one that has said pass, behind others of the stretch that the frame walks along. The generation is that of the verdict: the function's own may be
+// another one by now.
+static __always_inline void lengthen(struct settle_work *w, const struct given *e, __u32 version)
 {
 	__u32 fn = w->function, slot = w->key.port;
 	struct given *first;
 	void *flows = bpf_map_lookup_elem(&settled, &fn);
 
 	w->behind++;
-	w->generations += f->generation;
+	w->generations += *(volatile __u32 *)&e->generation;
 	if (!flows)
 		return; // it settles nothing any more
 	w->key.port = w->first;
@@ -529,7 +530,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 question)
 		bpf_map_update_elem(flows, k, &work->fresh, BPF_NOEXIST);
 		return keyed;
 	}
-	if (e->generation != f->generation || work->now - e->last > SETTLE_IDLE) { // another instance's, or forgotten
+	if (e->generation != f->generation || older(e->last, work->now, SETTLE_IDLE)) { // another instance's, or forgotten
 		take_back(e, work->until);
 		changed(k);
 		__builtin_memcpy(e->macs, work->macs, sizeof(e->macs));
@@ -539,9 +540,9 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 question)
 	}
 	if (!same_macs(e, work->macs))
 		return keyed; // between others: a verdict says nothing of it
-	if (work->now - e->last > 256) // seldom, as other processors read it
+	if (older(e->last, work->now, 256)) // seldom, as other processors read it
 		e->last = work->now;
-	if (e->state & VERDICT_MASK && work->now - e->since > SETTLE_MOST) {
+	if (e->state & VERDICT_MASK && older(e->since, work->now, SETTLE_MOST)) {
 		take_back(e, 0);
 		changed(k);
 	}
@@ -554,7 +555,7 @@ __noinline int judged(struct __sk_buff *skb, __u32 slot, __u32 question)
 	s = size_of(skb);
 	if (verdict == VERDICT_PASS && !copy) {
 		if (question & LINE && work->first && work->behind < STRETCH_FUNCTIONS) {
-			lengthen(work, f, question >> 8);
+			lengthen(work, e, question >> 8);
 		} else {
 			further = begin(work, e, at, question, s);
 			if (further & LEAP)

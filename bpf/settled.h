@@ -44,16 +44,20 @@ static __always_inline __u32 *turn_of(const struct settle_key *k)
 	return bpf_map_lookup_elem(&turns, &at);
 }
 
-// changed: from now on stretches with a verdict of this flow that was read before do not hold.
+// changed: from now on stretches with a verdict of this flow that was read before do not hold. The former count is asked for, as the kernel orders only such an
+// addition behind what was written before it.
 static __always_inline void changed(const struct settle_key *k)
 {
 	__u32 *turn = turn_of(k);
 
 	if (turn)
-		__sync_fetch_and_add(turn, 1);
+		asm volatile("" : : "r"(__sync_fetch_and_add(turn, 1)));
 }
 
 static __always_inline __u64 tick(void) { return bpf_ktime_get_coarse_ns() >> TICK_SHIFT; }
+
+// older tells whether something is older than so many ticks. Another processor may have read a later tick: that is no age.
+static __always_inline bool older(__u64 since, __u64 now, __s64 than) { return (__s64)(now - since) > than; }
 
 // turn makes a flow's key that of its reverse.
 static __always_inline void turn(struct settle_key *k)

@@ -418,6 +418,7 @@ static __always_inline int onward(struct __sk_buff *skb, struct control *c, stru
 	s = size_of(skb);
 	w->packets = s.packets;
 	w->bytes = s.bytes;
+	w->keyed &= ~LINE; // a stretch ends where the frame resumes
 	w->stage = STAGE_EGRESS;
 	w->slot = at;
 	for (i = 0; i <= MAX_HOPS + MAX_SETTLED && verdict == GO_ON; i++)

@@ -61,3 +61,29 @@ func TestGroups(t *testing.T) {
 		}
 	}
 }
+
+// Groups that cannot be made, while lxc-start works, are what the error names. Nobody waits for them then, and nothing is left.
+func TestGroupsThatCannotBeMade(t *testing.T) {
+	r, err := kit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer func() {
+		if err := r.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	err = r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting, PIDs: 1 << 40}) // more than the kernel takes
+	if err == nil || !strings.Contains(err.Error(), "limit pids.max") {
+		t.Errorf("%v, want that of the limit", err)
+	}
+	for _, file := range r.Entrances("a") {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is left", file)
+		}
+	}
+	if left, err := r.Monitors(); err != nil || len(left) > 0 {
+		t.Errorf("monitors left: %v, %v", left, err)
+	}
+}

@@ -84,3 +84,20 @@ func deepest(t *testing.T, all asm.Instructions, log string) (most int, way []st
 	}
 	return enter(names[0])
 }
+
+// Kernels before 5.15 on amd64 make wrong code of an atomic and, or or xor that fetches by way of the register R0. The compiler takes or for adding 0.
+func TestNoOperationThatOlderKernelsGetWrong(t *testing.T) {
+	all, _, err := (&Options{}).specs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range []*ebpf.CollectionSpec{all.steer, all.exit, all.settle} {
+		for name, p := range spec.Programs {
+			for i, ins := range p.Instructions {
+				if op := ins.OpCode.AtomicOp(); ins.Dst == asm.R0 && (op == asm.FetchAnd || op == asm.FetchOr || op == asm.FetchXor) {
+					t.Errorf("%s, instruction %d: %v", name, i, ins)
+				}
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -85,11 +86,12 @@ func Here() Arg { return Int(int64(unix.AT_FDCWD)) }
 // Result is what a former step returned.
 func Result(s Step) Arg { return Arg{result, uint64(s)} }
 
-// Receive adds a call that receives n descriptors as one message of a socket, which are closed at execve. The process ends if nobody is left to send them.
+// Receive adds a call that receives n descriptors as one message of a socket, which are closed at execve. The process ends if nobody is left to send them. What did
+// not come is -1, not the descriptor 0.
 func (p *Program) Receive(what string, socket, n int) []Arg {
 	const head = 16           // of struct cmsghdr
 	size := head + (4*n+7)&^7 // CMSG_SPACE
-	text, control := p.Bytes(make([]byte, 8)), p.Bytes(make([]byte, size))
+	text, control := p.Bytes(make([]byte, 8)), p.Bytes(bytes.Repeat([]byte{0xff}, size))
 	part := p.Bytes(make([]byte, 16)) // struct iovec
 	p.point(int(part.value), text.value)
 	binary.LittleEndian.PutUint64(p.data[part.value+8:], 1)
