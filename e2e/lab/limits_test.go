@@ -98,8 +98,8 @@ func TestKilledSearchGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, v := range raw.Verification { // on a busy machine every load may lose frames: then the journal says why there is none
-			if (v.Load > 0) == (v.Why != "") {
-				t.Errorf("%s: %s of %v frames a second, and why there is none: %q", r.Trial.Key(), v.Goal, v.Load, v.Why)
+			if v.Load <= 0 && v.Why == "" {
+				t.Errorf("%s: no %s, and nothing says why", r.Trial.Key(), v.Goal)
 			}
 			if v.Load > 0 && r.Values[experiment.MetricOf(v.Goal)] != v.Load/1e6 {
 				t.Errorf("%s: %s of %v frames a second, and the values say %v", r.Trial.Key(), v.Goal, v.Load, r.Values)
