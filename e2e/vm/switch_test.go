@@ -24,9 +24,9 @@ func inside(t *testing.T, pkg, run string, modules []string) []byte {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the tests of %s: %v\n%s", pkg, err, out)
 	}
-	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t cgroup2 c /sys/fs/cgroup\n" +
+	script := "#!/busybox sh\n/busybox mkdir -p /proc /sys /tmp /run /dev /bin\n/busybox ln -s /busybox /bin/sleep\n/busybox mount -t proc p /proc\n/busybox mount -t sysfs s /sys\n/busybox mount -t cgroup2 c /sys/fs/cgroup\n" +
 		"/busybox mount -t devtmpfs d /dev\n/busybox mount -t tmpfs t /tmp\n/busybox mount -t tmpfs r /run\n" + load(t, kernels[0], modules, files) +
-		"/busybox ip link set lo up\nexport TMPDIR=/tmp\n/" + name + " -test.v -test.run '" + run + "' && /busybox echo VM-PASS\n/busybox poweroff -f\n"
+		"/busybox ip link set lo up\nexport TMPDIR=/tmp PATH=/bin\n/" + name + " -test.v -test.run '" + run + "' && /busybox echo VM-PASS\n/busybox poweroff -f\n"
 	out, err := boot(t, kernels[0], pack(t, dir, script, files), 768, bootTime)
 	if err != nil || !bytes.Contains(out, []byte("VM-PASS")) || bytes.Contains(out, []byte("--- SKIP")) {
 		t.Fatalf("the tests in the machine failed, or left something out: %v", err)
