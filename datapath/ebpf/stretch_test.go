@@ -75,6 +75,7 @@ func TestAVerdictOfTheNextTickHolds(t *testing.T) {
 		flow.Rule{Cookie: 1, Stage: flow.Egress, Match: flow.Match{OutPort: h.bob.Port}, Action: flow.Action{Op: flow.Output, Port: fw.Ports.In}},
 		flow.Rule{Cookie: 2, Match: flow.Match{InPort: fw.Ports.Out}, Action: flow.Action{Op: flow.Output, Port: h.bob.Port}})
 	f := h.settled(t, fw)
+	suite.Until(t, "the first frame is through the function", func() bool { return h.bob.Count() > 0 })
 	const soon = 60 * 1000 // ticks: a minute
 	for what, change := range map[string]func(*bpf.SteerGiven){
 		"the flow's last frame": func(e *bpf.SteerGiven) { e.Last += soon }, "the verdict": func(e *bpf.SteerGiven) { e.Since += soon },
