@@ -35,7 +35,9 @@ func inside(t *testing.T, pkg, run string, modules []string) []byte {
 }
 
 // The tests of what bounds sockets run in a kernel that takes programs of tracing, for which some machines' policy has no room.
-func TestSocketsInAKernelThatShowsThem(t *testing.T) { inside(t, "bpf/rings", "", []string{"af_packet"}) }
+func TestSocketsInAKernelThatShowsThem(t *testing.T) {
+	inside(t, "bpf/rings", "", []string{"af_packet"})
+}
 
 // The switch's programs are taken, and do what they are to, in a kernel that counts their stack as all did before Linux 6.8, and has no tcx.
 func TestTheSwitchInAnOlderKernel(t *testing.T) {
