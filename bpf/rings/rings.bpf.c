@@ -256,20 +256,30 @@ static __always_inline int refuse(void)
 	return 0;
 }
 
-// grant adds to what a group has been granted, up to what it may have at a time.
-static __always_inline bool grant(struct group *group, __u64 id, __u64 more, __u64 most)
+// given_back is what a group has been granted and has no more.
+static __always_inline __u64 given_back(struct group *group, struct sum *found)
 {
-	struct sum *found = bpf_map_lookup_elem(&gone, &id);
 	__u64 freed = *(volatile __u64 *)&group->closed;
-	int tries;
 
 	if (found)
 		freed += *(volatile __u64 *)&found->packet + *(volatile __u64 *)&found->xdp + *(volatile __u64 *)&found->queues;
-	for (tries = 0; tries < TRIES; tries++) {
-		__u64 old = *(volatile __u64 *)&group->granted;
+	return freed;
+}
 
-		if (old + more - freed > most)
-			return false;
+// grant adds to what a group has been granted, up to what it may have at a time. What was given back is read first: more may have been since, and granted to others.
+static __always_inline bool grant(struct group *group, __u64 id, __u64 more, __u64 most)
+{
+	struct sum *found = bpf_map_lookup_elem(&gone, &id);
+	int tries;
+
+	for (tries = 0; tries < TRIES; tries++) {
+		__u64 freed = given_back(group, found), old = *(volatile __u64 *)&group->granted;
+
+		if (old + more - freed > most) {
+			if (given_back(group, found) == freed)
+				return false;
+			continue;
+		}
 		if (__sync_val_compare_and_swap(&group->granted, old, old + more) == old)
 			return true;
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
 )
 
 // hook is a program at a group. One that is attached is known again by its name.
@@ -186,7 +188,7 @@ func (b *Bound) see(spec *ebpf.CollectionSpec, pins string) error {
 		return unseen(err)
 	}
 	defer all.Close()
-	if err := mount(pins); err != nil {
+	if err := bpf.Mount(pins); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(pins)
@@ -257,25 +259,7 @@ func unpin(dir string, which func(name string) bool) error {
 	return nil
 }
 
-// mount sees to it that a directory is a bpffs of its own.
-func mount(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("statfs %s: %w", dir, err)
-	}
-	if fs.Type == unix.BPF_FS_MAGIC {
-		return nil
-	}
-	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return fmt.Errorf("mount bpffs at %s: %w", dir, err)
-	}
-	return nil
-}
-
-// unmount removes what mount has made, and all pins in it.
+// unmount removes what bpf.Mount has made, and all pins in it.
 func unmount(dir string) error {
 	for range 16 { // mounts may be stacked
 		var st unix.Statfs_t

@@ -184,7 +184,7 @@ func (s *Switch) open(ctx context.Context) error {
 	if err := s.kernel.probe(s.opts.Hook); err != nil {
 		return err
 	}
-	if err := mountBPFFS(s.home.Instance.BPFFS()); err != nil {
+	if err := bpf.Mount(s.home.Instance.BPFFS()); err != nil {
 		return err
 	}
 	if err := s.tables.open(); err != nil {
