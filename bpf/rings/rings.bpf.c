@@ -256,34 +256,34 @@ static __always_inline int refuse(void)
 	return 0;
 }
 
-// given_back is what a group has been granted and has no more.
-static __always_inline __u64 given_back(struct group *group, struct sum *found)
-{
-	__u64 freed = *(volatile __u64 *)&group->closed;
-
-	if (found)
-		freed += *(volatile __u64 *)&found->packet + *(volatile __u64 *)&found->xdp + *(volatile __u64 *)&found->queues;
-	return freed;
-}
-
-// grant adds to what a group has been granted, up to what it may have at a time. What was given back is read first: more may have been since, and granted to others.
-static __always_inline bool grant(struct group *group, __u64 id, __u64 more, __u64 most)
+// try_grant is grant, but what is given back meanwhile may not count.
+static __noinline bool try_grant(struct group *group, __u64 id, __u64 more, __u64 most)
 {
 	struct sum *found = bpf_map_lookup_elem(&gone, &id);
+	__u64 freed;
 	int tries;
 
+	if (!group)
+		return false;
+	freed = *(volatile __u64 *)&group->closed;
+	if (found)
+		freed += *(volatile __u64 *)&found->packet + *(volatile __u64 *)&found->xdp + *(volatile __u64 *)&found->queues;
 	for (tries = 0; tries < TRIES; tries++) {
-		__u64 freed = given_back(group, found), old = *(volatile __u64 *)&group->granted;
+		__u64 old = *(volatile __u64 *)&group->granted;
 
-		if (old + more - freed > most) {
-			if (given_back(group, found) == freed)
-				return false;
-			continue;
-		}
+		if (old + more - freed > most)
+			return false;
 		if (__sync_val_compare_and_swap(&group->granted, old, old + more) == old)
 			return true;
 	}
 	return false;
+}
+
+// grant adds to what a group has been granted, up to what it may have at a time. What was given back is read first, and more may have been since, and granted to
+// others: so nobody is refused at once.
+static __always_inline bool grant(struct group *group, __u64 id, __u64 more, __u64 most)
+{
+	return try_grant(group, id, more, most) || try_grant(group, id, more, most) || try_grant(group, id, more, most);
 }
 
 // pooled is what an option takes at queues for the memory of AF_XDP sockets. A socket may share another one's memory at another queue, by bind(2), which
