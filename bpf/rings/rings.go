@@ -259,28 +259,6 @@ func unpin(dir string, which func(name string) bool) error {
 	return nil
 }
 
-// unmount removes what bpf.Mount has made, and all pins in it.
-func unmount(dir string) error {
-	for range 16 { // mounts may be stacked
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("statfs %s: %w", dir, err)
-		}
-		if st.Type != unix.BPF_FS_MAGIC {
-			break
-		}
-		if err := unpin(dir, func(string) bool { return true }); err != nil { // a namespace's copy of the mount must not keep them
-			return err
-		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", dir, err)
-		}
-	}
-	return os.Remove(dir)
-}
-
 // unseen says what a kernel may lack that does not take the programs that see sockets.
 func unseen(err error) error {
 	var e unix.Errno
@@ -554,7 +532,7 @@ func inode(info fs.FileInfo, err error) (uint64, error) {
 
 // Detach takes the programs of a group away, as far as there are any. Where the kernel attaches none there is none. The group itself may be gone.
 func Detach(dir, pins string) error {
-	if err := unmount(pins); err != nil {
+	if err := bpf.Unmount(pins); err != nil {
 		return err
 	}
 	f, err := os.Open(dir)

@@ -20,6 +20,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"weir.dev/weir/bpf"
 )
 
 const unified = "/sys/fs/cgroup/unified" // or /sys/fs/cgroup alone
@@ -538,7 +540,7 @@ func TestAStrangersRingsAreBounded(t *testing.T) {
 	scope := group(t, top(), "weir-rings-strange-"+strconv.Itoa(os.Getpid()))
 	pins := filepath.Join(t.TempDir(), "pins")
 	again(t, scope, pins, 4*mib)
-	if err := unmount(pins); err != nil { // a socket that nobody has seen when it was made
+	if err := bpf.Unmount(pins); err != nil { // a socket that nobody has seen when it was made
 		t.Fatal(err)
 	}
 	a := join(t, group(t, scope, "one"))
@@ -625,7 +627,7 @@ func TestLongQueuesAreBounded(t *testing.T) {
 		floor = setting("rmem_default")
 	}
 	if 2*most <= floor {
-		t.Skip("net.core.rmem_max lets no queue be longer than usual")
+		t.Skip("machine lacks queues of sockets that are longer than usual: net.core.rmem_max")
 	}
 	usual, long, more := unix.Errno(floor>>10), unix.Errno(2*most>>10), uint64(2*most-floor)
 	scope := group(t, top(), "weir-rings-queues-"+strconv.Itoa(os.Getpid()))

@@ -31,18 +31,25 @@ func TestExecChild(t *testing.T)      { kit.ExecChild(t) }
 func BenchmarkLifecycle(b *testing.B) { kit.Lifecycle(b) }
 func BenchmarkParallel(b *testing.B)  { kit.Parallel(b) }
 
-// A container's process is in each group that limits it before its command is, and lxc-start in none of them.
-func TestGroups(t *testing.T) {
+// open opens containers that are destroyed with the test.
+func open(t *testing.T) *kernel.Runtime {
+	t.Helper()
 	r, err := kit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	defer func() {
+	t.Cleanup(func() {
 		if err := r.Destroy(context.Background()); err != nil {
 			t.Error(err)
 		}
-	}()
+		r.Close()
+	})
+	return r
+}
+
+// A container's process is in each group that limits it before its command is, and lxc-start in none of them.
+func TestGroups(t *testing.T) {
+	r := open(t)
 	if err := r.Create(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting}); err != nil {
 		t.Fatal(err)
 	}
@@ -64,17 +71,8 @@ func TestGroups(t *testing.T) {
 
 // Groups that cannot be made, while lxc-start works, are what the error names. Nobody waits for them then, and nothing is left.
 func TestGroupsThatCannotBeMade(t *testing.T) {
-	r, err := kit.Open(t.Context(), suite.NewInstance(t), kernel.Options{Adopt: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer func() {
-		if err := r.Destroy(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	err = r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting, PIDs: 1 << 40}) // more than the kernel takes
+	r := open(t)
+	err := r.Run(t.Context(), container.Spec{ID: "a", Rootfs: suite.Rootfs(t), ReadOnly: true, Args: suite.Waiting, PIDs: 1 << 40}) // more than the kernel takes
 	if err == nil || !strings.Contains(err.Error(), "limit pids.max") {
 		t.Errorf("%v, want that of the limit", err)
 	}

@@ -341,39 +341,7 @@ func (t *tables) sweep(used func(slot uint16) bool) error {
 }
 
 // unpin removes our bpffs and all in it. Links that are pinned nowhere else end with it.
-func (t *tables) unpin() error {
-	dir := t.home.Instance.BPFFS()
-	for range 16 { // mounts may be stacked
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("statfs %s: %w", dir, err)
-		}
-		if st.Type != unix.BPF_FS_MAGIC {
-			break
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries { // a mount elsewhere (a namespace's copy) must not keep them alive
-			if strings.Contains(e.Name(), ".") {
-				continue // the kernel's own
-			}
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return fmt.Errorf("remove pins: %w", err)
-			}
-		}
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", dir, err)
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", dir, err)
-	}
-	return nil
-}
+func (t *tables) unpin() error { return bpf.Unmount(t.home.Instance.BPFFS()) }
 
 // unlearn forgets the addresses met at a port that goes.
 func (m *mapSet) unlearn(slot uint16) error {

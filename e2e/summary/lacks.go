@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -36,6 +37,22 @@ var lacks = []struct {
 	}},
 	{"kernel lacks programs at its functions", func(string) bool { return lacksTracing(ebpf.AttachTraceFEntry, "bpf_fentry_test1") }},
 	{"kernel lacks iterators over what sockets have", func(string) bool { return lacksTracing(ebpf.AttachTraceIter, "bpf_sk_storage_map") }},
+	{"kernel lacks sockets of family, type and protocol ", func(rest string) bool {
+		var family, kind, protocol int
+		if _, err := fmt.Sscan(rest, &family, &kind, &protocol); err != nil {
+			return false
+		}
+		fd, err := unix.Socket(family, kind, protocol)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT)
+	}},
+	{"machine lacks queues of sockets that are longer than usual", func(string) bool {
+		raw, err := os.ReadFile("/proc/sys/net/core/rmem_max")
+		most, err2 := strconv.Atoi(strings.TrimSpace(string(raw)))
+		return err == nil && err2 == nil && most <= 212992
+	}},
 	{"kernel lacks hugepages of 2 MiB", func(string) bool {
 		_, err := os.Stat("/sys/kernel/mm/hugepages/hugepages-2048kB")
 		return errors.Is(err, fs.ErrNotExist)
