@@ -361,17 +361,16 @@ __noinline int leap(__u32 slot, __u32 version)
 		if (!f || f->state != FUNCTION_UP)
 			return 0;
 		sum += f->generation;
+		w->way[i].slot = at;
+		w->way[i].rule = rule;
 	}
 	if ((sum ^ w->stretch >> (STRETCH_BITS + VERSION_BITS)) & ((1 << GENERATION_BITS) - 1))
 		return 0;
 	s.packets = w->packets;
 	s.bytes = w->bytes;
-	at = slot;
 	for (i = 0; i < STRETCH_FUNCTIONS && i < n; i++) {
-		if (!along(&at, version, &rule))
-			return 0; // cannot be
-		count_rule(rule, s);
-		count_settled(at, s);
+		count_rule(w->way[i].rule, s);
+		count_settled(w->way[i].slot, s);
 	}
 	p = bpf_map_lookup_elem(&slots, &at);
 	return p ? p->opposite : 0;

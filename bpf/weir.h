@@ -257,6 +257,10 @@ struct settle_work {
 	__u16 pad;
 	// What leap and repay take.
 	__u64 stretch, packets, bytes;
+	// What leap has found: the slot of each function's port, and the rule that leads there.
+	struct {
+		__u32 slot, rule;
+	} way[STRETCH_FUNCTIONS];
 };
 
 // settle_request is what user space runs the program settle with, as a frame.

@@ -215,7 +215,7 @@ func (f *flood) Measure(ctx context.Context, length time.Duration) (m Measuremen
 		m.Void = "the generator sent nothing"
 		return m, nil
 	}
-	n.Latency.Buckets = nil // at full speed it says how long the queues are
+	n.Latency.Buckets = nil // it would say how long the queues are
 	raw := SentFrames{n, f.batch, f.load.sizes, f.load.flows, f.rig.mode, f.rig.kind(), f.rig.label(), f.rig.mode == modeCost, after.Busy() - before.Busy()}
 	m.Values, m.Raw = raw.Values(), raw
 	if raw.open() && m.Void == "" {

@@ -232,6 +232,19 @@ func TestChainHasItsOwnCPU(t *testing.T) {
 	}
 }
 
+// At full speed, where not each frame reads the clock, the sink's times are still those of the run. Latencies would say how long queues are, and are left out.
+func TestAFloodIsTimed(t *testing.T) {
+	b := newBench(t)
+	g := newGenerator(t, Options{In: b.at("in0"), Sink: b.at("in0"), CPU: -1})
+	c := run(t, g, traffic.Spec{Flows: []traffic.Flow{flow(0)}, Sizes: []int{64}, Duration: 300 * time.Millisecond})
+	if c.Unique < 100_000 || c.Unique != c.Sent || c.Span < 250*time.Millisecond || c.Span > 310*time.Millisecond {
+		t.Errorf("%d of %d frames within %s: want 0.3 s", c.Unique, c.Sent, c.Span)
+	}
+	if l := c.Latency; l.Count+uint64(l.Sum+l.Min+l.Max) != 0 {
+		t.Errorf("latencies of a flood: %d, %s in all", l.Count, l.Sum)
+	}
+}
+
 func TestMaskOfCPU(t *testing.T) {
 	for cpu, want := range map[int]string{0: "1", 5: "20", 31: "80000000", 32: "1,00000000", 65: "2,00000000,00000000"} {
 		if got := mask(cpu); got != want {
