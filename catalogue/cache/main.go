@@ -57,7 +57,7 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	}
 	defer e.Stop()
 	var frames *nf.Frames
-	t := newTranslator(cfg.Ports, stack, time.Now, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
+	t := newTranslator(cfg.Ports, stack, func() time.Time { return frames.Now() }, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
 	o := s.Options()
 	o.Side, o.Handle, o.Tick = loopLink, t.handle, t.tick
 	if short, err := openShortcut(o.In, stackLink, loopLink, t.linkHeader, cfg.Ports); err == nil {

@@ -54,7 +54,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 		if l.watch != nil {
 			l.watch.Start()
 		}
-		return b.handle(d, f, time.Now())
+		return b.handle(d, f, l.frames.Now())
 	}
 	o.Tick = func(now time.Time) {
 		b.tick(now)

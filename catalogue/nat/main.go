@@ -62,7 +62,7 @@ func (p *program) run(ctx context.Context) error {
 }
 
 func (p *program) translator(cfg *config) *translator {
-	t := newTranslator(cfg, time.Now, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
+	t := newTranslator(cfg, func() time.Time { return p.frames.Now() }, func(d nf.Dir, f nf.Frame) { p.frames.Send(d, f) })
 	t.settler, t.copy = p.settler, func(f nf.Frame) nf.Frame { return p.frames.Copy(f) }
 	return t
 }

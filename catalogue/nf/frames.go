@@ -32,6 +32,7 @@ type Frames struct {
 	out   [3]outgoing // by direction
 	made  []byte      // copies that wait to be sent
 	came  int64       // when the frame came that the handler is asked about, by the clock, in nanoseconds; 0: it is not known
+	now   time.Time   // see Now
 	wakes int         // eventfd
 	count Counters
 
@@ -190,7 +191,7 @@ func OpenFrames(o Options) (*Frames, error) {
 	if o.Handle == nil {
 		o.Handle = func(Dir, Frame) Verdict { return Pass }
 	}
-	s := &Frames{o: o, wakes: -1, made: make([]byte, 0, copiesRoom)}
+	s := &Frames{o: o, wakes: -1, made: make([]byte, 0, copiesRoom), now: time.Now()}
 	s.in.make()
 	if o.Settler != nil {
 		o.Settler.came = s.frameCame
@@ -257,6 +258,10 @@ func (s *Frames) Close() {
 // Send a frame in a direction: by out for Up, by in for Down, by the third port for Side. It leaves after all that were sent or passed before in that direction. Only for the handler,
 // Tick, Due and what Do runs.
 func (s *Frames) Send(d Dir, f Frame) { s.queue(d, f.raw) }
+
+// Now is the time when the loop turned to the batch of frames at hand, or to what else it is at: to read the clock for each frame would be a part of its work. Only for the
+// handler, Tick, Due and what Do runs.
+func (s *Frames) Now() time.Time { return s.now }
 
 // Copy is a copy of a frame to be changed and sent at once: it is valid until the handler returns. Unlike Clone it allocates nothing for the small frames of which there may be
 // very many. Only for the handler, Tick, Due and what Do runs.
@@ -408,8 +413,8 @@ func (s *Frames) Run(ctx context.Context) error {
 			}
 		}
 		if s.o.Due != nil {
-			now := time.Now()
-			due := s.o.Due(now)
+			s.now = time.Now()
+			now, due := s.now, s.o.Due(s.now)
 			s.flush()
 			if wait := max(due.Sub(now), 0); !due.IsZero() && (timeout < 0 || wait < timeout) {
 				timeout = wait
@@ -452,6 +457,7 @@ func (s *Frames) tick(now time.Time) error {
 		}
 	}
 	if s.o.Tick != nil {
+		s.now = now
 		s.o.Tick(now)
 		s.flush()
 	}
@@ -465,6 +471,7 @@ func (s *Frames) called() {
 	calls := s.calls
 	s.calls = nil
 	s.mu.Unlock()
+	s.now = time.Now()
 	for _, f := range calls {
 		f()
 	}
@@ -492,6 +499,7 @@ func (s *Frames) receive(p *port) (more bool, err error) {
 		return false, err
 	}
 	s.count.Received[p.dir] += uint64(n)
+	s.now = time.Now()
 	for i, long := 0, 0; i < n; i++ {
 		raw, at := p.ring.frame(i)
 		if at == inQueue && long < got {
@@ -531,6 +539,7 @@ func (s *Frames) drain(p *port) (more bool, err error) {
 		return again, err
 	}
 	s.count.Received[p.dir] += uint64(n)
+	s.now = time.Now()
 	for i := range n {
 		s.handle(p.dir, s.in.frame(i))
 	}

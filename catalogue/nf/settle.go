@@ -3,6 +3,7 @@ package nf
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -190,6 +191,35 @@ func (v verdict) line(f settled) string {
 	return text
 }
 
+// packed are a flow and a verdict about it, each in another way.
+func (v verdict) packed(f settled) (b [70]byte) {
+	const dropped, four, fourTo = 1, 2, 4
+	src, dst, to := f.src.Addr().As16(), f.dst.Addr().As16(), [16]byte{}
+	if f.src.Addr().Is4() {
+		b[0] |= four
+	}
+	if v.drop {
+		b[0] |= dropped
+	}
+	if a := v.rewrite.To.Addr(); a.IsValid() {
+		to = a.As16()
+		if a.Is4() {
+			b[0] |= fourTo
+		}
+	}
+	b[1], b[2], b[3] = f.proto[0], byte(v.way), byte(v.rewrite.End)
+	binary.NativeEndian.PutUint16(b[4:], f.id)
+	binary.NativeEndian.PutUint32(b[6:], uint32(f.vlan))
+	binary.NativeEndian.PutUint16(b[10:], f.src.Port())
+	binary.NativeEndian.PutUint16(b[12:], f.dst.Port())
+	binary.NativeEndian.PutUint16(b[14:], v.rewrite.To.Port())
+	copy(b[16:], src[:])
+	copy(b[32:], dst[:])
+	copy(b[48:], to[:])
+	copy(b[64:], v.rewrite.MAC[:])
+	return b
+}
+
 // NoVLAN is the VLAN of frames without a tag.
 const NoVLAN = -1
 
@@ -278,20 +308,24 @@ func (s *Settler) say(frame []byte, v verdict) {
 
 // sayOf a flow what was found by a packet that came at a time; zero: as the frame came that is spoken of, or now.
 func (s *Settler) sayOf(f settled, v verdict, at time.Time) {
-	f.flags = 0
-	hash, now := maphash.Comparable(s.seed, struct {
-		f settled
-		v verdict
-	}{f, v}), time.Now()
+	var came time.Time
 	if at.IsZero() && s.came != nil {
-		at = s.came()
+		came = s.came()
+		at = came
+	}
+	now := came // so that the clock is not read for each frame of a flow
+	if now.IsZero() {
+		now = time.Now()
 	}
 	if at.IsZero() {
 		at = now
 	}
+	packed := v.packed(f)
+	hash := maphash.Bytes(s.seed, packed[:])
 	s.mu.Lock()
 	r := &s.recent[hash%recents]
-	again := r.hash == hash && now.Sub(r.at) < sayAgain
+	age := now.Sub(r.at)
+	again := r.hash == hash && age >= 0 && age < sayAgain // less than 0: the clock was set back
 	if !again {
 		*r = recent{hash, now}
 	}

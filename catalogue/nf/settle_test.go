@@ -221,6 +221,33 @@ func TestAFrameThatHasWaitedIsNotSettled(t *testing.T) {
 }
 
 // A reset that was not heard is said until it is: over a platform's end, and although there was none when it was said. Verdicts of before are not.
+// A flow is spoken of ten times a second at most, by the times at which its frames came; also of the time before when the clock is set back.
+func TestAFlowIsSaidAgainByItsFramesTimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settle.sock")
+	p := newPlatform(t, path, func(string) string { return "ok 1" })
+	s := NewSettler(path, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	at := time.Now()
+	s.came = func() time.Time { return at }
+	settled := uint64(0)
+	for i, step := range []struct {
+		later time.Duration
+		said  bool
+	}{{0, true}, {0, false}, {sayAgain / 2, false}, {sayAgain / 2, true}, {-sayAgain, true}, {0, false}} {
+		at = at.Add(step.later).Round(0) // the kernel's times have no monotonic clock
+		s.PassAt(Up, tcpFrame("", ACK))
+		if step.said {
+			settled++
+			until(t, fmt.Sprintf("frame %d is not spoken of", i), func() bool { c := s.Counters(); return c.Settled+c.Lost == settled })
+		}
+	}
+	s.Drop(tcpFrame("", ACK)) // another verdict is another word, behind all others
+	until(t, "the last word is not said", func() bool { c := s.Counters(); return c.Settled+c.Lost == settled+1 })
+	if n := len(p.lines); n > int(settled)+1 || n == 0 {
+		t.Errorf("%d lines were said, want %d at most", n, settled+1)
+	}
+}
+
 func TestAResetIsHeard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "settle.sock")
 	s := NewSettler(path, slog.New(slog.DiscardHandler))
@@ -270,10 +297,12 @@ func TestSettlerIsBounded(t *testing.T) {
 func BenchmarkSettle(b *testing.B) {
 	s := NewSettler(filepath.Join(b.TempDir(), "none"), slog.New(slog.DiscardHandler))
 	defer s.Close()
+	came, to := time.Now(), netip.MustParseAddrPort("10.9.0.100:4000")
+	s.came = func() time.Time { return came } // as the loop over frames says it
 	frame := tcpFrame("", ACK)
 	for name, say := range map[string]func(){
 		"pass":    func() { s.PassAt(Up, frame) },
-		"rewrite": func() { s.RewriteAt(Up, frame, Rewrite{End: Source, To: netip.MustParseAddrPort("10.9.0.100:4000")}) },
+		"rewrite": func() { s.RewriteAt(Up, frame, Rewrite{End: Source, To: to}) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
