@@ -42,6 +42,7 @@ func TestCache(t *testing.T) {
 	t.Run("from before", func(t *testing.T) { testFromBefore(t, root) })
 	t.Run("lasts", func(t *testing.T) { testLasts(t, root) })
 	t.Run("no shortcut", func(t *testing.T) { testNoShortcut(t, root) })
+	t.Run("inner addresses", func(t *testing.T) { testInnerAddresses(t, root) })
 	t.Run("each once", func(t *testing.T) { testEachOnce(t, root) })
 	t.Run("full", func(t *testing.T) { testFull(t, root) })
 	t.Run("hostile", func(t *testing.T) { testHostile(t, root) })
@@ -444,6 +445,69 @@ func testNoShortcut(t *testing.T, root string) {
 	urls := slices.Repeat([]string{"http://" + server4 + "/keep/long"}, 2*few)
 	if got := curl(t, r, urls...); strings.Count(got, "X-Cache: HIT") != len(urls)-1 {
 		t.Errorf("%s", got)
+	}
+}
+
+// Whoever knows the addresses by which the loop speaks to nginx, and the ports' MAC addresses, reaches nginx by the loop alone: by neither port, with the shortcut and without.
+func testInnerAddresses(t *testing.T, root string) {
+	for _, short := range []bool{true, false} {
+		r := rig.New(t, false)
+		if !short {
+			r.Do(r.Netns, func() error {
+				other, err := openShortcut("in", "out", "out", make([]byte, 14), []uint16{80}) // it has the table, and another may not
+				if err == nil {
+					t.Cleanup(other.Close)
+				}
+				return err
+			})
+		}
+		p := launch(t, r, root, ``)
+		serveSite(t, r, "80")
+		half := func() (n int) { // connections of nginx's that have begun, and others than it serves
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.PID()))
+			must(t, err)
+			for line := range strings.Lines(string(raw)) {
+				if f := strings.Fields(line); len(f) > 3 && f[3] == "03" { // SYN_RECV
+					n++
+				}
+			}
+			return n
+		}
+		for from, port := range map[*rig.Station]string{r.Client: "in", r.Server: "out"} {
+			var mac net.HardwareAddr
+			r.Do(r.Netns, func() error {
+				l, err := net.InterfaceByName(port)
+				if err == nil {
+					mac = l.HardwareAddr
+				}
+				return err
+			})
+			for _, to := range []net.HardwareAddr{mac, {2, 9, 9, 9, 9, 1}} {
+				for i, sender := range [][]byte{{asClient, 0, 0, 1}, {10, 77, 0, 1}, {dialled, 0, 0, 1}} {
+					f := slices.Concat(to, []byte{2, 9, 9, 9, 9, 2, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0}, sender, []byte{asServer, 0, 0, 1},
+						[]byte{0x20, byte(i), listenFrom >> 8, listenFrom & 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, nf.SYN, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+					var sum uint32
+					for at := 14; at < 34; at += 2 {
+						sum += uint32(f[at])<<8 | uint32(f[at+1])
+					}
+					sum = ^(sum&0xffff + sum>>16)
+					f[24], f[25] = byte(sum>>8), byte(sum)
+					sum = 6 + 20
+					for at := 26; at < 54; at += 2 {
+						sum += uint32(f[at])<<8 | uint32(f[at+1])
+					}
+					sum = ^(sum&0xffff + sum>>16)
+					f[50], f[51] = byte(sum>>8), byte(sum)
+					from.Send(f)
+				}
+			}
+		}
+		if got := curl(t, r, "http://"+server4+"/keep/inner"); !strings.HasPrefix(got, "HTTP/1.1 200") { // behind them
+			t.Errorf("%s", got)
+		}
+		if n := half(); n != 0 {
+			t.Errorf("shortcut %t: %d connections of nginx have begun by other ways than the loop", short, n)
+		}
 	}
 }
 

@@ -66,6 +66,15 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	} else {
 		s.Log.Info("the kernel has no shortcut: all segments go through the function", "error", err)
 	}
+	deaf := []string{o.Out}
+	if short, ok := t.short.(*kernelShortcut); !ok || !short.atOnce { // else its table sees to that
+		deaf = append(deaf, o.In)
+	}
+	for _, port := range deaf {
+		if err := nf.Deaf(port); err != nil {
+			return err
+		}
+	}
 	if frames, err = nf.OpenFrames(o); err != nil {
 		return err
 	}

@@ -94,7 +94,11 @@ func shortTables(clients, nginx hook, in, loop uint32) []netlink.Message {
 	down := slices.Concat(plainSegments(), loadEnds(0), rewritten(downMap, downKey/4, in))
 	// The loop has seen what has a VLAN tag, and would see it again without.
 	tagged := []attributes{load(checked, unix.NFT_PAYLOAD_LL_HEADER, 12, 2), compare(unix.NFT_CMP_NEQ, nf.EtherIPv4>>8, nf.EtherIPv4&0xff), drop()}
-	return append(all, rule(clients.link, up), rule(clients.link, tagged), rule(nginx.link, down))
+	all = append(all, rule(clients.link, up), rule(clients.link, tagged), rule(nginx.link, down))
+	if loop == atOnce { // nothing else that comes by the port is for the kernel, whatever its addresses; the loop gets it all the same
+		all = append(all, rule(clients.link, are(packetOtherHost)))
+	}
+	return all
 }
 
 func rule(chain string, expressions []attributes) netlink.Message {
@@ -195,6 +199,26 @@ func loadEnds(to uint32) []attributes {
 	}
 }
 
+// What a packet is to the kernel (linux/if_packet.h).
+const (
+	packetHost      = 0
+	packetOtherHost = 3
+)
+
+// are makes packets of a kind.
+func are(kind byte) []attributes {
+	return []attributes{
+		expression("immediate", func(e *netlink.AttributeEncoder) {
+			e.Uint32(unix.NFTA_IMMEDIATE_DREG, register(checked))
+			value(e, unix.NFTA_IMMEDIATE_DATA, []byte{kind, 0, 0, 0})
+		}),
+		expression("meta", func(e *netlink.AttributeEncoder) {
+			e.Uint32(unix.NFTA_META_KEY, unix.NFT_META_PKTTYPE)
+			e.Uint32(unix.NFTA_META_SREG, register(checked))
+		}),
+	}
+}
+
 // rewritten looks up the key in the registers before data. A segment that is found is rewritten and sent out by a link, or taken at once; another one goes on to the next rule.
 func rewritten(in string, data, link uint32) []attributes {
 	all := []attributes{
@@ -210,11 +234,8 @@ func rewritten(in string, data, link uint32) []attributes {
 			value(e, unix.NFTA_IMMEDIATE_DATA, binary.NativeEndian.AppendUint32(nil, link))
 		}),
 	}
-	if link == atOnce { // which is PACKET_HOST, too
-		return append(all, expression("meta", func(e *netlink.AttributeEncoder) {
-			e.Uint32(unix.NFTA_META_KEY, unix.NFT_META_PKTTYPE)
-			e.Uint32(unix.NFTA_META_SREG, register(checked))
-		}), verdict(1)) // NF_ACCEPT
+	if link == atOnce {
+		return slices.Concat(all[:len(all)-1], are(packetHost), []attributes{verdict(1)}) // NF_ACCEPT
 	}
 	return append(all, store(data, unix.NFT_PAYLOAD_LL_HEADER, 0, 12, 0, false),
 		expression("fwd", func(e *netlink.AttributeEncoder) { e.Uint32(unix.NFTA_FWD_SREG_DEV, register(checked)) }))

@@ -26,6 +26,7 @@ type kernelShortcut struct {
 	fd     int
 	toward []byte // addresses of Ethernet of frames to nginx
 	answer []byte // room for what the kernel says
+	atOnce bool   // the kernel takes rewritten segments at the port in
 }
 
 // shortFor is how long entries stay in the maps. The next segment then goes to the loop, which sees that the connection lives and makes new ones.
@@ -64,7 +65,7 @@ func openShortcut(in, kernel, loop string, header []byte, ports []uint16) (*kern
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket of netfilter: %w", err)
 	}
-	k := &kernelShortcut{fd, slices.Clone(header[:12]), make([]byte, 16<<10)}
+	k := &kernelShortcut{fd: fd, toward: slices.Clone(header[:12]), answer: make([]byte, 16<<10)}
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == nil {
 		ways := []uint32{index[loop]}
@@ -74,6 +75,7 @@ func openShortcut(in, kernel, loop string, header []byte, ports []uint16) (*kern
 		for _, up := range ways {
 			for _, nginx := range []hook{{kernel, unix.NF_NETDEV_EGRESS}, {loop, unix.NF_NETDEV_INGRESS}} { // the former saves a way through the link: Linux 5.16
 				if err = k.say(shortTables(hook{in, unix.NF_NETDEV_INGRESS}, nginx, index[in], up)...); err == nil {
+					k.atOnce = up == atOnce
 					return k, nil
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,4 +37,26 @@ func StackLinks(h *netlink.Handle, kernel, loop string, mtu int) (map[string]net
 		up[name] = l
 	}
 	return up, nil
+}
+
+// Deaf keeps the stack of the namespace's kernel from taking what comes by a port of the function, where that stack has addresses: they are for the loop's link alone, but the
+// kernel takes what is for them from any interface, if the frame is for its MAC address or comes from a switch that hands it on as such (bpf_redirect_peer from Linux
+// 6.16 on). It does so by the strict reverse path filter: no way to a sender leads back by the port. Needs CAP_NET_ADMIN.
+func Deaf(port string) error {
+	const inetConf, rpFilter, strict = 1, 8, 1 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
+	l, err := netlink.LinkByName(port)
+	if err != nil {
+		return fmt.Errorf("port %s: %w", port, err)
+	}
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(l.Attrs().Index)
+	families := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	families.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(rpFilter, nl.Uint32Attr(strict))
+	q := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	q.AddData(m)
+	q.AddData(families)
+	if _, err := q.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("port %s: reverse path filter: %w (capability CAP_NET_ADMIN)", port, err)
+	}
+	return nil
 }

@@ -132,6 +132,45 @@ func TestSocatGetsSingleDatagrams(t *testing.T) {
 	})
 }
 
+// socat gets what the loop gives it, and nothing by a port, whoever knows its inner addresses and the port's MAC address.
+func TestNothingReachesSocatByAPort(t *testing.T) {
+	socat, err := exec.LookPath("socat")
+	must(t, err)
+	r, _ := start(t, both, "-socat", socat)
+	l := listen(t, r.Server, "10.77.0.2:7001")
+	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.9:7000")
+	must(t, err)
+	defer c.Close()
+	for s, port := range map[*rig.Station]string{r.Client: "in", r.Server: "out"} {
+		var mac net.HardwareAddr
+		r.Do(r.Netns, func() error {
+			l, err := net.InterfaceByName(port)
+			if err == nil {
+				mac = l.HardwareAddr
+			}
+			return err
+		})
+		header := append([]byte{2, 9, 9, 9, 9, 2}, mac...) // MakeUDP makes an answer
+		for _, from := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, 1}), clientAddress, targetAddress(0)} {
+			for relay := range uint16(3) {
+				p := nf.Packet{Type: nf.EtherIPv4, Network: 14, Src: stackAddress, Dst: from, SrcPort: receiveFrom + relay, DstPort: receiveFrom}
+				s.Send(p.MakeUDP(append(header, 8, 0), []byte("by "+port)).Data)
+			}
+		}
+	}
+	rig.Eventually(t, "a datagram that is behind them arrives, and none of them", func() bool {
+		_, err := c.Write([]byte("by the loop"))
+		must(t, err)
+		got := make([]byte, 100)
+		must(t, l.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+		n, _, err := l.ReadFrom(got)
+		if err == nil && string(got[:n]) != "by the loop" {
+			t.Fatalf("%q was sent on", got[:n])
+		}
+		return err == nil
+	})
+}
+
 // When socat ends, so does the function: nothing would be sent on.
 func TestTheFunctionEndsWithSocat(t *testing.T) {
 	socat, err := exec.LookPath("socat")

@@ -47,7 +47,7 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	if l.socat != "" {
-		stop, err := l.startSocat(ctx, end)
+		stop, err := l.startSocat(ctx, end, o.In, o.Out)
 		if err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func (l *function) run(ctx context.Context, s nf.Start) error {
 }
 
 // startSocat has socat send the payloads on. When one of its processes has ended, so does the function: end.
-func (l *function) startSocat(ctx context.Context, end context.CancelCauseFunc) (stop func(), err error) {
-	s, err := openStack()
+func (l *function) startSocat(ctx context.Context, end context.CancelCauseFunc, ports ...string) (stop func(), err error) {
+	s, err := openStack(ports...)
 	if err != nil {
 		return nil, err
 	}

@@ -51,8 +51,13 @@ type stack struct {
 	relays []*next
 }
 
-// openStack makes the link and its routes.
-func openStack() (*stack, error) {
+// openStack makes the link and its routes. From the function's ports the stack takes nothing.
+func openStack(ports ...string) (*stack, error) {
+	for _, p := range ports {
+		if err := nf.Deaf(p); err != nil {
+			return nil, err
+		}
+	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
