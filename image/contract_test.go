@@ -97,7 +97,8 @@ func TestNeeds(t *testing.T) {
 
 func TestCheckConfig(t *testing.T) {
 	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}},
-		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
+		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}},
+		"limit":{"type":"object","additionalProperties":false,"properties":{"rate":{},"burst":{}}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
 	with, err := ParseContract(map[string]string{LabelConfigSchema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +112,8 @@ func TestCheckConfig(t *testing.T) {
 		"one, none wanted":      {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
 		"none where it may":     {with, nil, ""},
 		"a good one":            {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
-		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny)"},
+		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny, limit)"},
+		"an unknown key within": {with, map[string]any{"limit": map[string]any{"rte": 1}}, "limit.rte: unknown key (known are burst, rate)"},
 		"a bad item, located":   {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "allow[1]: 'http' does not match pattern"},
 		"a bad item, described": {with, map[string]any{"deny": []any{"http"}}, `deny[0]: is "http" (want tcp/PORT)`},
 	} {
