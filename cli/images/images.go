@@ -229,17 +229,17 @@ in $WEIR_BUILD_CACHE, or else ~/.cache/weir/build (at most 2 GiB), and taken fro
 			if err != nil {
 				return coded(err)
 			}
-			dir := into
-			if dir == "" {
-				i, err := a.Instance()
+			r.Anew = update
+			r.Say = func(what string) { fmt.Fprintln(a.Stderr, what) }
+			build := func(ctx context.Context) (string, error) { return r.Build(ctx, into) }
+			if into == "" {
+				s, err := a.store()
 				if err != nil {
 					return err
 				}
-				dir = image.OwnLayout(i)
+				build = func(ctx context.Context) (string, error) { return s.Build(ctx, r) }
 			}
-			r.Anew = update
-			r.Say = func(what string) { fmt.Fprintln(a.Stderr, what) }
-			digest, err := r.Build(cmd.Context(), dir)
+			digest, err := build(cmd.Context())
 			if err != nil {
 				return coded(err)
 			}
