@@ -143,6 +143,8 @@ func TestLoadRecipe(t *testing.T) {
 		"bad package":       {good + "base: debian\npackages: [\"--x\"]\n", "packages[0]"},
 		"into a link":       {good + "base: debian\nfiles: [{to: /bin/a, go: .}]\n", "want /usr/bin/a"},
 		"mode out of range": {good + "files: [{to: /a, go: ., mode: 4095}]\n", "at most 0777"},
+		"a decimal mode":    {good + "files: [{to: /a, go: ., mode: 755}]\n", "mode 755: want an octal number"},
+		"not to be run":     {good + "files: [{to: /a, from: a.sh}]\n", "files[0]: /a is the entrypoint and not executable: want mode: 0755"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
