@@ -270,7 +270,11 @@ func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 
 // causes reduces a validation error to what is wrong in the end.
 func (c Contract) causes(e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
+	_, names := e.ErrorKind.(*kind.PropertyNames) // its causes stand nowhere
 	for _, cause := range e.Causes {
+		if names {
+			cause.InstanceLocation = e.InstanceLocation
+		}
 		out = c.causes(cause, out)
 	}
 	if len(e.Causes) > 0 {
@@ -306,7 +310,11 @@ func (c Contract) causes(e *jsonschema.ValidationError, out []ConfigProblem) []C
 	} else if _, after, ok := strings.Cut(text, "at '': "); ok {
 		text = after
 	}
-	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text)})
+	hint := ""
+	if _, ok := e.ErrorKind.(*kind.Type); ok {
+		hint = c.description(e.SchemaURL)
+	}
+	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text), Hint: hint})
 }
 
 // description is what the schema says for people at a place, such as "weir:config#/$defs/services/items".

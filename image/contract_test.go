@@ -98,7 +98,8 @@ func TestNeeds(t *testing.T) {
 func TestCheckConfig(t *testing.T) {
 	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}},
 		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}},
-		"limit":{"type":"object","additionalProperties":false,"properties":{"rate":{},"burst":{}}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
+		"limit":{"type":"object","additionalProperties":false,"properties":{"rate":{"type":"string","description":"as 10Mbit"},"burst":{}}},
+		"names":{"type":"object","propertyNames":{"pattern":"^[a-z]+$","description":"a word"}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
 	with, err := ParseContract(map[string]string{LabelConfigSchema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +113,10 @@ func TestCheckConfig(t *testing.T) {
 		"one, none wanted":      {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
 		"none where it may":     {with, nil, ""},
 		"a good one":            {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
-		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny, limit)"},
+		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny, limit, names)"},
 		"an unknown key within": {with, map[string]any{"limit": map[string]any{"rte": 1}}, "limit.rte: unknown key (known are burst, rate)"},
+		"another type":          {with, map[string]any{"limit": map[string]any{"rate": 10}}, "limit.rate: got number, want string (as 10Mbit)"},
+		"a bad name":            {with, map[string]any{"names": map[string]any{"A1": 1}}, `names: is "A1" (want a word)`},
 		"a bad item, located":   {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "allow[1]: 'http' does not match pattern"},
 		"a bad item, described": {with, map[string]any{"deny": []any{"http"}}, `deny[0]: is "http" (want tcp/PORT)`},
 	} {
