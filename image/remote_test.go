@@ -379,9 +379,12 @@ func TestRegistriesThatLie(t *testing.T) {
 	if _, err := down.Pull(t.Context(), strings.TrimPrefix(selfSigned.URL, "https://")+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "run update-ca-certificates") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a certificate of nobody's: %v", err)
 	}
-	for _, ref := range []string{"fw", "fw:1", "nf/fw:1", "", "/", "localhost/"} {
-		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil {
-			t.Errorf("%q was pulled", ref)
+	for ref, want := range map[string]string{
+		"fw": "want REGISTRY/NAME:TAG", "fw:1": "want REGISTRY/NAME:TAG", "nf/fw:1": "want REGISTRY/NAME:TAG", "": "want REGISTRY/NAME:TAG", "/": "want REGISTRY/NAME:TAG", "localhost/": "",
+		"https://ghcr.io/x/y:1": "want REGISTRY/NAME:TAG", "localhost/fw@sha256:abc": "digest length", "localhost/Fw:1": "can only contain", "localhost/fw:": "must specify a tag",
+	} {
+		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", ref, err, want)
 		}
 	}
 }

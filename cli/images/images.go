@@ -559,6 +559,9 @@ func (a *images) listen(ctx context.Context, s *image.Store, address, token, cer
 		}
 		own = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return command.Usage("--listen %q: want an address and a port, such as 127.0.0.1:5000", address)
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
