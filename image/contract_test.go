@@ -199,7 +199,7 @@ func TestAnExampleIsForPeople(t *testing.T) {
 			if c.text != "" {
 				write(c.file, c.text)
 			}
-			write(RecipeFile, "name: x\ntag: '1'\nentrypoint: [/prog]\nexample: "+c.file+"\nfiles: [{to: /prog, from: prog}]\n")
+			write(RecipeFile, "name: x\ntag: '1'\nentrypoint: [/prog]\nexample: "+c.file+"\nfiles: [{to: /prog, from: prog, mode: 0755}]\n")
 			r, err := LoadRecipe(dir)
 			if c.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wrong) {
