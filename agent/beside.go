@@ -187,9 +187,13 @@ func (f *function) awaitUp(ctx context.Context, s successor, img image.Image) er
 		case err != nil:
 			return err
 		case c.State != container.Running:
-			return errors.New(ending(c))
+			text := ending(c)
+			if c.Signal == 0 {
+				text += f.lastWordsOf(ctx, s.box.ID())
+			}
+			return errors.New(text)
 		case age > f.a.silentFor(s.box.ID()):
-			return errors.New("its process runs, but no probe frame has come through")
+			return errors.New("its process runs, but no probe frame has come through" + f.lastWordsOf(ctx, s.box.ID()))
 		case !probes(img) && age > f.a.settlesIn(s.box.ID()):
 			return f.a.Switch.SetState(ctx, s.name, datapath.Up, s.here.PID)
 		case probes(img):

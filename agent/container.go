@@ -204,8 +204,11 @@ func size(bytes int64) string {
 const maxWords = 200
 
 // lastWords is the last line that the process wrote, as it says most often why it ended.
-func (f *function) lastWords(ctx context.Context) string {
-	log, err := f.a.Runtime.Logs(ctx, f.container(), container.LogOptions{Tail: 1, Latest: true})
+func (f *function) lastWords(ctx context.Context) string { return f.lastWordsOf(ctx, f.container()) }
+
+// lastWordsOf an instance. All instances of a function have one log: another one may have written a line since.
+func (f *function) lastWordsOf(ctx context.Context, id string) string {
+	log, err := f.a.Runtime.Logs(ctx, id, container.LogOptions{Tail: 1, Latest: true})
 	if err != nil {
 		return ""
 	}

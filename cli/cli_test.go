@@ -127,8 +127,12 @@ func variable(flag string) string {
 	return "WEIR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// ofOneDeed tells whether a flag is of one deed, which a variable would have done at each start, or with each object.
+// ofOneDeed tells whether a flag is of one deed, which a variable would have done at each start, or with each object. The variables of the stations' addresses have their
+// namespaces, for commands of weir function run.
 func ofOneDeed(command, flag string) bool {
+	if command == "weir function run" && (flag == "client" || flag == "server") {
+		return true
+	}
 	return (command == "weir up" || command == "weir manager") && (flag == "restore" || flag == "replace") || strings.HasPrefix(command, "weir function ") && flag == "runtime"
 }
 
@@ -197,11 +201,11 @@ func TestEveryFlagIsSetByItsEnvironmentVariable(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := value
-				if ofOneDeed(cmd.CommandPath(), name) {
-					want = f.DefValue
-				}
 				if f.Value.Type() == "stringArray" {
 					want = "[" + value + "]"
+				}
+				if ofOneDeed(cmd.CommandPath(), name) {
+					want = f.DefValue
 				}
 				if got := f.Value.String(); got != want {
 					t.Errorf("got %q, want %q", got, want)

@@ -28,7 +28,7 @@ func TestUnusableFilesHaveOneCode(t *testing.T) {
 	for file, text := range map[string]string{
 		path("token.yaml"): "targets: [{name: hook, webhook: 'http://127.0.0.1:9/', token_file: " + bad[missing] + "}]\n",
 		bad[garbage]:       "\x00\x01 {{ not: this", bad[empty]: "", goodTargets: "targets: [{name: hook, webhook: 'http://127.0.0.1:9/'}]\n",
-		filepath.Join(bad[directory], "image.yaml"): "\x00 {{", filepath.Join(recipe, "image.yaml"): "name: x\ntag: \"1\"\nentrypoint: [/x]\nfiles:\n  - {to: /x, from: nowhere}\n",
+		filepath.Join(bad[directory], "image.yaml"): "\x00 {{", filepath.Join(recipe, "image.yaml"): "name: x\ntag: \"1\"\nentrypoint: [/x]\nfiles:\n  - {to: /x, from: nowhere, mode: 0755}\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

@@ -117,7 +117,7 @@ func (a *app) functionCreate() *cobra.Command {
 				return command.Usage("want an image: --image IMAGE; `weir image list` shows them")
 			}
 			var err error
-			if spec.Config, err = command.ConfigValues(config); err != nil {
+			if spec.Config, err = command.ConfigOf(config); err != nil {
 				return err
 			}
 			if spec.Env, err = envValues(env); err != nil {
@@ -155,7 +155,7 @@ func (a *app) functionCreate() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&spec.Image, "image", "", "image, for example firewall or firewall:1")
-	f.StringArrayVar(&config, "config", nil, "KEY=VALUE of the function's config, VALUE in YAML; may be repeated")
+	f.StringArrayVar(&config, "config", nil, "the function's config: a file in YAML or JSON, or KEY=VALUE with VALUE in YAML; may be repeated")
 	f.StringArrayVar(&env, "env", nil, "NAME=VALUE in the function's environment; may be repeated")
 	f.StringVar(&onFail, "on-fail", "", "what happens to traffic while it is down: drop (default) or bypass")
 	f.StringVar(&spec.CPUs, "cpus", "", "cores, for example 0.5")

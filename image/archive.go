@@ -132,21 +132,11 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 	if err != nil {
 		return fmt.Errorf("image %s: %w", name, err)
 	}
-	base, tag, digest, err := splitRef(name)
-	if err != nil {
+	if err := s.hidden(name, d.Digest); err != nil {
+		if errors.Is(err, ErrHidden) {
+			err = fmt.Errorf("%w: import it under another one (--as NAME:TAG)", err)
+		}
 		return err
-	}
-	for _, dir := range s.dirs {
-		if dir == s.own {
-			continue
-		}
-		refs, err := readIndex(dir)
-		if err != nil {
-			return err
-		}
-		if other, there := pick(refs, base, tag, digest); there && other.Digest != d.Digest { // also fw:1, for fw
-			return fmt.Errorf("image %s: %w: %s has another image of this name, which is found first: import it under another one (--as NAME:TAG)", name, ErrHidden, dir)
-		}
 	}
 	own := writable(s.own)
 	return own.add(ctx, name, func() (v1.Descriptor, error) {
@@ -162,6 +152,27 @@ func (s *Store) bring(ctx context.Context, name string, img v1.Image, about ...a
 		}
 		return d, err
 	})
+}
+
+// hidden is ErrHidden if an image of the instance's own layout would not be found by its name: another layout has another one.
+func (s *Store) hidden(name string, image v1.Hash) error {
+	base, tag, digest, err := splitRef(name)
+	if err != nil {
+		return err
+	}
+	for _, dir := range s.dirs {
+		if dir == s.own {
+			continue
+		}
+		refs, err := readIndex(dir)
+		if err != nil {
+			return err
+		}
+		if other, there := pick(refs, base, tag, digest); there && other.Digest != image { // also fw:1, for fw
+			return fmt.Errorf("image %s: %w: %s has another image of this name, which is found first", name, ErrHidden, dir)
+		}
+	}
+	return nil
 }
 
 // importFile tells the kinds of archives apart. Newer engines write both into one file.
@@ -296,7 +307,7 @@ func extract(ctx context.Context, file, to string) (c contents, err error) {
 			e = entryOf{}
 		}
 		if e.size < 0 || e.size > info.Size()-total {
-			return nil, fmt.Errorf("%w: its files have more bytes than it has itself, %d: want one that is not sparse (tar without --sparse)", ErrCorrupt, info.Size())
+			return nil, fmt.Errorf("%w: its files have more bytes than it has itself, %d: it was cut on its way, or it is sparse (want tar without --sparse)", ErrCorrupt, info.Size())
 		}
 		if total += e.size; total > maxUnpacked {
 			return nil, fmt.Errorf("%w: it has more than %d GiB", ErrArchive, maxUnpacked>>30)

@@ -33,6 +33,21 @@ var epoch = time.Unix(0, 0).UTC()
 // Build makes the recipe's image and puts it into the layout, with its bill of materials, in place of an image of the same name and tag. It returns the
 // image's digest. The compilers that the recipe needs run with a fixed environment. Nothing is fetched but Debian packages that the user's cache of builds lacks.
 func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
+	return r.build(ctx, layoutDir, func(v1.Hash) error { return nil })
+}
+
+// Build makes a recipe's image and puts it into the instance's own layout, unless another image of its name is found first.
+func (s *Store) Build(ctx context.Context, r Recipe) (string, error) {
+	return r.build(ctx, s.own, func(digest v1.Hash) error {
+		if err := s.hidden(r.Name+":"+r.Tag, digest); err != nil {
+			return fmt.Errorf("%w: %w: give it another name or tag in %s", ErrRecipe, err, filepath.Join(r.dir, RecipeFile))
+		}
+		return nil
+	})
+}
+
+// build puts the image into a layout if its digest may stand there.
+func (r Recipe) build(ctx context.Context, layoutDir string, may func(digest v1.Hash) error) (string, error) {
 	work, err := os.MkdirTemp("", "weir-build-")
 	if err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
@@ -57,6 +72,9 @@ func (r Recipe) Build(ctx context.Context, layoutDir string) (string, error) {
 	}
 	digest, err := img.Digest()
 	if err != nil {
+		return "", fmt.Errorf("build image %s: %w", r.Name, err)
+	}
+	if err := may(digest); err != nil {
 		return "", fmt.Errorf("build image %s: %w", r.Name, err)
 	}
 	bill, err := r.bill(img, base, files)

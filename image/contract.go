@@ -260,7 +260,7 @@ func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 	err = schema.Validate(doc)
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &invalid) {
-		return c.causes(schema, invalid, nil)
+		return c.causes(invalid, nil)
 	}
 	if err != nil {
 		return []ConfigProblem{{Message: err.Error()}}
@@ -269,9 +269,13 @@ func (c Contract) CheckConfig(config map[string]any) []ConfigProblem {
 }
 
 // causes reduces a validation error to what is wrong in the end.
-func (c Contract) causes(schema *jsonschema.Schema, e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
+func (c Contract) causes(e *jsonschema.ValidationError, out []ConfigProblem) []ConfigProblem {
+	_, names := e.ErrorKind.(*kind.PropertyNames) // its causes stand nowhere
 	for _, cause := range e.Causes {
-		out = c.causes(schema, cause, out)
+		if names {
+			cause.InstanceLocation = e.InstanceLocation
+		}
+		out = c.causes(cause, out)
 	}
 	if len(e.Causes) > 0 {
 		return out
@@ -287,8 +291,8 @@ func (c Contract) causes(schema *jsonschema.Schema, e *jsonschema.ValidationErro
 	at = strings.TrimPrefix(at, ".")
 	if extra, ok := e.ErrorKind.(*kind.AdditionalProperties); ok {
 		hint := ""
-		if at == "" && len(schema.Properties) > 0 {
-			hint = "known are " + strings.Join(slices.Sorted(maps.Keys(schema.Properties)), ", ")
+		if known := c.keys(e.SchemaURL); len(known) > 0 {
+			hint = "known are " + strings.Join(known, ", ")
 		}
 		for _, name := range slices.Sorted(slices.Values(extra.Properties)) {
 			out = append(out, ConfigProblem{Path: strings.TrimPrefix(at+"."+name, "."), Message: "unknown key", Hint: hint})
@@ -306,17 +310,32 @@ func (c Contract) causes(schema *jsonschema.Schema, e *jsonschema.ValidationErro
 	} else if _, after, ok := strings.Cut(text, "at '': "); ok {
 		text = after
 	}
-	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text)})
+	hint := ""
+	if _, ok := e.ErrorKind.(*kind.Type); ok {
+		hint = c.description(e.SchemaURL)
+	}
+	return append(out, ConfigProblem{Path: at, Message: strings.TrimSpace(text), Hint: hint})
 }
 
 // description is what the schema says for people at a place, such as "weir:config#/$defs/services/items".
 func (c Contract) description(url string) string {
+	text, _ := c.at(url)["description"].(string)
+	return text
+}
+
+// keys are the properties that the schema has at a place, sorted.
+func (c Contract) keys(url string) []string {
+	properties, _ := c.at(url)["properties"].(map[string]any)
+	return slices.Sorted(maps.Keys(properties))
+}
+
+// at is the part of the schema at a place; nil: there is none.
+func (c Contract) at(url string) map[string]any {
 	var w weigher
 	if json.Unmarshal(c.ConfigSchema, &w.root) != nil {
-		return ""
+		return nil
 	}
 	at, _ := w.find(strings.TrimPrefix(url, schemaURL))
 	object, _ := at.(map[string]any)
-	text, _ := object["description"].(string)
-	return text
+	return object
 }

@@ -97,7 +97,9 @@ func TestNeeds(t *testing.T) {
 
 func TestCheckConfig(t *testing.T) {
 	schema := `{"type":"object","additionalProperties":false,"properties":{"allow":{"type":"array","items":{"type":"string","pattern":"^tcp/"}},
-		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
+		"deny":{"type":"array","items":{"$ref":"#/$defs/a~1b"}},
+		"limit":{"type":"object","additionalProperties":false,"properties":{"rate":{"type":"string","description":"as 10Mbit"},"burst":{}}},
+		"names":{"type":"object","propertyNames":{"pattern":"^[a-z]+$","description":"a word"}}},"$defs":{"a/b":{"type":"string","pattern":"^tcp/","description":"tcp/PORT"}}}`
 	with, err := ParseContract(map[string]string{LabelConfigSchema: schema})
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +113,10 @@ func TestCheckConfig(t *testing.T) {
 		"one, none wanted":      {Contract{}, map[string]any{"a": 1}, "takes none (found a)"},
 		"none where it may":     {with, nil, ""},
 		"a good one":            {with, map[string]any{"allow": []any{"tcp/80"}}, ""},
-		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny)"},
+		"an unknown key":        {with, map[string]any{"alow": 1}, "alow: unknown key (known are allow, deny, limit, names)"},
+		"an unknown key within": {with, map[string]any{"limit": map[string]any{"rte": 1}}, "limit.rte: unknown key (known are burst, rate)"},
+		"another type":          {with, map[string]any{"limit": map[string]any{"rate": 10}}, "limit.rate: got number, want string (as 10Mbit)"},
+		"a bad name":            {with, map[string]any{"names": map[string]any{"A1": 1}}, `names: is "A1" (want a word)`},
 		"a bad item, located":   {with, map[string]any{"allow": []any{"tcp/80", "http"}}, "allow[1]: 'http' does not match pattern"},
 		"a bad item, described": {with, map[string]any{"deny": []any{"http"}}, `deny[0]: is "http" (want tcp/PORT)`},
 	} {
@@ -141,6 +146,8 @@ func TestLoadRecipe(t *testing.T) {
 		"bad package":       {good + "base: debian\npackages: [\"--x\"]\n", "packages[0]"},
 		"into a link":       {good + "base: debian\nfiles: [{to: /bin/a, go: .}]\n", "want /usr/bin/a"},
 		"mode out of range": {good + "files: [{to: /a, go: ., mode: 4095}]\n", "at most 0777"},
+		"a decimal mode":    {good + "files: [{to: /a, go: ., mode: 755}]\n", "mode 755: want an octal number"},
+		"not to be run":     {good + "files: [{to: /a, from: a.sh}]\n", "files[0]: /a is the entrypoint and not executable: want mode: 0755"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -192,7 +199,7 @@ func TestAnExampleIsForPeople(t *testing.T) {
 			if c.text != "" {
 				write(c.file, c.text)
 			}
-			write(RecipeFile, "name: x\ntag: '1'\nentrypoint: [/prog]\nexample: "+c.file+"\nfiles: [{to: /prog, from: prog}]\n")
+			write(RecipeFile, "name: x\ntag: '1'\nentrypoint: [/prog]\nexample: "+c.file+"\nfiles: [{to: /prog, from: prog, mode: 0755}]\n")
 			r, err := LoadRecipe(dir)
 			if c.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wrong) {

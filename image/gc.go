@@ -50,8 +50,10 @@ const (
 // Collect removes from the instance's own layout what no image uses, and what interrupted pulls left.
 func (s *Store) Collect(ctx context.Context, o CollectOptions) (Collected, error) {
 	own := writable(s.own)
-	if _, err := os.Stat(s.own); err != nil {
+	if _, err := os.Stat(s.own); errors.Is(err, fs.ErrNotExist) {
 		return Collected{}, nil // nothing is there
+	} else if err != nil {
+		return Collected{}, err
 	}
 	how := unix.LOCK_EX
 	if o.Now {

@@ -59,7 +59,7 @@ const (
 // name of an image here.
 func ParseRemote(ref string, o RemoteOptions) (name.Reference, error) {
 	host, _, slash := strings.Cut(ref, "/")
-	if !slash || host != "localhost" && !strings.ContainsAny(host, ".:") {
+	if !slash || strings.Contains(ref, "://") || host != "localhost" && !strings.ContainsAny(host, ".:") {
 		return nil, fmt.Errorf("image %s: want REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:DIGEST, for example docker.io/library/debian:13", ref)
 	}
 	var options []name.Option
@@ -67,8 +67,17 @@ func ParseRemote(ref string, o RemoteOptions) (name.Reference, error) {
 		options = append(options, name.Insecure)
 	}
 	r, err := name.ParseReference(ref, options...)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = checkPath(r.Context().RepositoryStr())
+	case strings.Contains(ref, "@"): // its error does not say what is wrong
+		if _, why := name.NewDigest(ref); why != nil {
+			err = why
+		}
+	default:
+		if _, why := name.NewTag(ref); why != nil {
+			err = why
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref, err)

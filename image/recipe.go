@@ -169,7 +169,10 @@ func (r Recipe) check() error {
 			return fmt.Errorf("files[%d]: to %q: in Debian /%s is a link: want /usr%s", i, f.To, top, f.To)
 		}
 		if f.Mode > 0o777 {
-			return fmt.Errorf("files[%d]: mode %#o: want at most 0777", i, f.Mode)
+			return fmt.Errorf("files[%d]: mode %d: want an octal number of at most 0777, with a 0 in front, such as 0755", i, f.Mode)
+		}
+		if f.To == r.Entrypoint[0] && f.From != "" && f.Mode&0o111 == 0 {
+			return fmt.Errorf("files[%d]: %s is the entrypoint and not executable: want mode: 0755", i, f.To)
 		}
 	}
 	if _, err := ParseContract(r.labels()); err != nil {

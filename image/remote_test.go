@@ -379,9 +379,12 @@ func TestRegistriesThatLie(t *testing.T) {
 	if _, err := down.Pull(t.Context(), strings.TrimPrefix(selfSigned.URL, "https://")+"/big:1", RemoteOptions{}); err == nil || !strings.Contains(err.Error(), "run update-ca-certificates") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a certificate of nobody's: %v", err)
 	}
-	for _, ref := range []string{"fw", "fw:1", "nf/fw:1", "", "/", "localhost/"} {
-		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil {
-			t.Errorf("%q was pulled", ref)
+	for ref, want := range map[string]string{
+		"fw": "want REGISTRY/NAME:TAG", "fw:1": "want REGISTRY/NAME:TAG", "nf/fw:1": "want REGISTRY/NAME:TAG", "": "want REGISTRY/NAME:TAG", "/": "want REGISTRY/NAME:TAG", "localhost/": "",
+		"https://ghcr.io/x/y:1": "want REGISTRY/NAME:TAG", "localhost/fw@sha256:abc": "digest length", "localhost/Fw:1": "can only contain", "localhost/fw:": "must specify a tag",
+	} {
+		if _, err := down.Pull(t.Context(), ref, RemoteOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", ref, err, want)
 		}
 	}
 }
@@ -599,6 +602,14 @@ func TestImportAndExport(t *testing.T) {
 	if err != nil || all[0].Ref != "other:2" || all[0].Digest != digest {
 		t.Fatalf("%+v, %v", all, err)
 	}
+	// One that was cut on its way, as by a download that broke.
+	for _, at := range []int{first.Len() / 3, first.Len() - 1536} {
+		cut := filepath.Join(dir, "cut.tar")
+		must(t, os.WriteFile(cut, first.Bytes()[:at], 0o600))
+		if _, err := to.Import(t.Context(), cut, "cut:1"); err == nil || !strings.Contains(err.Error(), "it was cut on its way") && !strings.Contains(err.Error(), "it ends in the middle") {
+			t.Errorf("cut at byte %d of %d: %v", at, first.Len(), err)
+		}
+	}
 	// docker save, of an image without a label.
 	tag, err := name.NewTag("docker.io/library/plain:3")
 	must(t, err)
@@ -679,6 +690,9 @@ func TestAnImportThatCannotBeUsedLeavesNothing(t *testing.T) {
 	if err := take("fw"); !errors.Is(err, ErrHidden) { // which means fw:1 there
 		t.Errorf("%v: want %v", err, ErrHidden)
 	}
+	if _, err := to.Build(t.Context(), recipe(t, "fw", "1", "hello")); !errors.Is(err, ErrHidden) || !errors.Is(err, ErrRecipe) || !strings.Contains(err.Error(), shipped+" has another image of this name") {
+		t.Errorf("a build: %v: want %v", err, ErrHidden)
+	}
 	if err := take("a b"); err == nil || !strings.Contains(err.Error(), "want NAME or NAME:TAG") {
 		t.Error(err)
 	}
@@ -699,6 +713,9 @@ func TestAnImportThatCannotBeUsedLeavesNothing(t *testing.T) {
 	same := newStore(t, from.own)
 	if _, err := same.ImportFrom(t.Context(), bytes.NewReader(archive.Bytes()), ""); err != nil {
 		t.Error(err)
+	}
+	if got, err := same.Build(t.Context(), recipe(t, "fw", "1", "hello")); err != nil || got != digest {
+		t.Errorf("a build: %s, %v: want %s", got, err, digest)
 	}
 	must(t, take("mine:2"))
 	if img, err := to.Resolve("mine:2"); err != nil || img.Digest != digest {

@@ -27,7 +27,7 @@ const (
 	maxDocument     = 4 << 20 // bytes of an index, manifest or config
 	maxIndexEntries = 10_000
 	maxLayers       = 127 // of an image: what Docker builds at most
-	remedy          = "`make build` builds the catalogue's images anew"
+	remedy          = "`make build` builds the catalogue's images anew, `weir image pull` fetches one of a registry anew"
 )
 
 // packaged are the images of the catalogue that `make build` leaves out.

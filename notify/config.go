@@ -88,16 +88,19 @@ func (t Target) check() error {
 	}
 	ways := 0
 	for _, way := range []struct {
-		url     string
-		schemes []string
-	}{{t.Webhook, []string{"http", "https"}}, {t.Alertmanager, []string{"http", "https"}}, {t.Syslog, []string{"unix", "udp", "tcp"}}} {
+		key, url string
+		check    func(*url.URL) error
+	}{{"webhook", t.Webhook, checkHTTP}, {"alertmanager", t.Alertmanager, checkHTTP}, {"syslog", t.Syslog, checkSyslog}} {
 		if way.url == "" {
 			continue
 		}
 		ways++
 		u, err := url.Parse(way.url)
-		if err != nil || !slices.Contains(way.schemes, u.Scheme) || u.Host == "" && u.Path == "" {
-			return fmt.Errorf("URL: want one of the schemes %s", strings.Join(way.schemes, ", ")) // it may have a secret: it is not shown
+		if err != nil {
+			u = &url.URL{}
+		}
+		if err := way.check(u); err != nil {
+			return fmt.Errorf("%s: %w", way.key, err)
 		}
 	}
 	switch {
@@ -119,6 +122,30 @@ func (t Target) check() error {
 		if f != api.SourceManager && f != api.SourceRouter && (!of || name == "" || kind != string(api.KindHost) && kind != string(api.KindFunction)) {
 			return fmt.Errorf("from %q: want function/NAME, host/NAME, manager or router", f)
 		}
+	}
+	return nil
+}
+
+// checkHTTP and checkSyslog check a URL. It may have a secret, so errors do not show it.
+func checkHTTP(u *url.URL) error {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return errors.New("want a URL such as https://HOST/PATH")
+	}
+	return nil
+}
+
+func checkSyslog(u *url.URL) error {
+	switch u.Scheme {
+	case "unix":
+		if u.Host != "" || u.Path == "" {
+			return errors.New("want three slashes and the path of a socket: unix:///dev/log")
+		}
+	case "udp", "tcp":
+		if u.Hostname() == "" || u.Port() == "" {
+			return fmt.Errorf("want a host and a port: %s://HOST:514", u.Scheme)
+		}
+	default:
+		return errors.New("want unix:///dev/log, udp://HOST:514 or tcp://HOST:514")
 	}
 	return nil
 }

@@ -258,10 +258,15 @@ func TestAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.send(t.Context(), api.Event{Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: "h2", Message: "silent"}); err != nil {
+	before := time.Now().Add(-time.Hour).UTC().Truncate(time.Second) // it has waited for the Alertmanager
+	if err := to.send(t.Context(), api.Event{Time: before, Severity: api.Error, Reason: "HostLost", Kind: api.KindHost, Object: "h2", Message: "silent"}); err != nil {
 		t.Fatal(err)
 	}
 	labels, _ := got[0]["labels"].(map[string]any)
+	begin, end := fmt.Sprint(got[0]["startsAt"]), fmt.Sprint(got[0]["endsAt"])
+	if ends, err := time.Parse(time.RFC3339, end); begin != before.Format(time.RFC3339) || err != nil || time.Until(ends) < alertFor/2 {
+		t.Errorf("an event of %s: the alert begins %s and ends %s, %v: want it to end %s from now", before, begin, end, err, alertFor)
+	}
 	if len(got) != 1 || labels["alertname"] != "HostLost" || labels["object"] != "h2" || labels["severity"] != "error" {
 		t.Errorf("%v", got)
 	}
@@ -275,7 +280,12 @@ func TestConfigsAreChecked(t *testing.T) {
 		"":                                       "want 1 to 50",
 		"targets: []":                            "want 1 to 50",
 		"targets: [{name: a}]":                   "exactly one of",
-		"targets: [{name: a, webhook: ftp://x}]": "want one of the schemes http, https",
+		"targets: [{name: a, webhook: ftp://x}]": "webhook: want a URL such as https://HOST/PATH",
+		"targets: [{name: a, webhook: 'http:/chat'}]":                               "webhook: want a URL such as https://HOST/PATH",
+		"targets: [{name: a, alertmanager: 'http://:9093'}]":                        "alertmanager: want a URL such as https://HOST/PATH",
+		"targets: [{name: a, syslog: '/dev/log'}]":                                  "syslog: want unix:///dev/log, udp://HOST:514 or tcp://HOST:514",
+		"targets: [{name: a, syslog: 'unix://dev/log'}]":                            "syslog: want three slashes",
+		"targets: [{name: a, syslog: 'udp://10.0.0.5'}]":                            "syslog: want a host and a port: udp://HOST:514",
 		"targets: [{name: a, syslog: 'udp://x:1', secret_file: f}]":                 "only a webhook is signed",
 		"targets: [{name: A, webhook: 'http://x'}]":                                 "want letters",
 		"targets: [{name: a, webhook: 'http://x', severity: bad}]":                  "want info, warning or error",

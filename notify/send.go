@@ -111,8 +111,10 @@ func (w *webhook) send(ctx context.Context, e api.Event) error {
 // alertFor is how long an alert stays unless the event comes again: Alertmanager resolves it then.
 const alertFor = 15 * time.Minute
 
-// alert is an event as Alertmanager's API v2 takes it.
+// alert is an event as Alertmanager's API v2 takes it. It begins when the event came, and its end counts from now: an alert that has waited for an Alertmanager that
+// was away would otherwise come as one that has ended, of which nobody is told.
 func alert(e api.Event) any {
+	now := time.Now()
 	labels := map[string]string{"alertname": e.Reason, "severity": string(e.Severity), "source": "weir"}
 	for k, v := range map[string]string{"kind": string(e.Kind), "object": e.Object, "host": e.Host, "raised_by": e.Source} {
 		if v != "" {
@@ -121,7 +123,7 @@ func alert(e api.Event) any {
 	}
 	return []map[string]any{{
 		"labels": labels, "annotations": map[string]string{"summary": e.Message}, "startsAt": e.Time.UTC().Format(time.RFC3339Nano),
-		"endsAt": e.Time.UTC().Add(alertFor).Format(time.RFC3339Nano),
+		"endsAt": now.UTC().Add(alertFor).Format(time.RFC3339Nano),
 	}}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -163,4 +164,44 @@ func FuzzFrames(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A capture that is cut is refused wherever it is cut, but between two frames, and the error says so.
+func TestACaptureThatIsCut(t *testing.T) {
+	frame := Frame{Data: bytes.Repeat([]byte{7}, 60)}
+	for name, begin := range map[string]struct{ file, frame int }{ // bytes of the file's begin, and of a frame with its header
+		"c.pcap":   {24, 16 + 60},
+		"c.pcapng": {0, 0},
+	} {
+		whole := filepath.Join(t.TempDir(), name)
+		if err := WriteFrames(whole, []Frame{frame, frame}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if begin.frame == 0 {
+			begin.frame = 32 + 60 // block, no options
+			begin.file = len(text) - 2*begin.frame
+		}
+		second := begin.file + begin.frame
+		cut := filepath.Join(t.TempDir(), name)
+		for at := begin.file; at < len(text); at++ {
+			if err := os.WriteFile(cut, text[:at], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			frames, err := ReadFrames(cut)
+			if at == begin.file || at == second {
+				if want := (at - begin.file) / begin.frame; err != nil || len(frames) != want {
+					t.Errorf("%s, cut behind %d frames: %d, %v", name, want, len(frames), err)
+				}
+				continue
+			}
+			n := 1 + (at-begin.file)/begin.frame
+			if want := fmt.Sprintf("frame %d: the file ends in the middle of it", n); !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, cut at byte %d: %d frames, %v: want %q", name, at, len(frames), err, want)
+			}
+		}
+	}
 }

@@ -72,8 +72,12 @@ func readFrames(r *bufio.Reader) (frames []Frame, err error) {
 	total := 0
 	for n := 1; ; n++ {
 		data, info, err := in.ReadPacketData()
-		if errors.Is(err, io.EOF) {
+		cut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) && info.Length > 0 // behind the header of a frame
+		if errors.Is(err, io.EOF) && !cut {
 			break
+		}
+		if cut {
+			return nil, fmt.Errorf("frame %d: the file ends in the middle of it", n)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("frame %d: %w", n, err)

@@ -990,6 +990,18 @@ func TestParseConfig(t *testing.T) {
 	if !cfg.Ports.has(9999) || cfg.Limits.MemoryMB != 8 || cfg.Limits.IdleS != 3600 || cfg.Midstream != "reset" {
 		t.Errorf("%+v", cfg)
 	}
+	for _, h := range []string{"http://games.example", "games.example:8080", "games.example/x", "user@games.example", "*.games.example:80"} {
+		if _, err := newFilter(config{Rules: []inspect.Rule{{Name: "x", Hosts: []string{h}}}}, nil, nil, time.Now()); err == nil || !strings.Contains(err.Error(), "without scheme, port and path") {
+			t.Errorf("host %q: %v", h, err)
+		}
+	}
+	cfg, err = parseConfig([]byte(`{"rules": [{"name": "x", "hosts": ["2001:db8::1", "[2001:db8::2]", "*", "*.x"], "action": 403}, {"name": "y", "hosts": ["y"], "action": "reset"}]}`))
+	must(t, err)
+	if a, b := cfg.Rules[0].Action, cfg.Rules[1].Action; a != inspect.Forbid || b != inspect.Reset {
+		t.Errorf("actions %q and %q", a, b)
+	}
+	_, err = newFilter(cfg, nil, nil, time.Now())
+	must(t, err)
 	if _, err := newFilter(config{Rules: []inspect.Rule{{Name: "x"}}}, nil, nil, time.Now()); err == nil {
 		t.Error("a rule without a condition is taken")
 	}

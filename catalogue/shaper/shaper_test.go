@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -298,5 +299,45 @@ func TestAllKindsOfFramesShareALimit(t *testing.T) {
 	send(300 * time.Millisecond) // the burst
 	if got := send(2 * time.Second); got > 10.5e6 || got < 9e6 {
 		t.Errorf("%.3g bit/s of 10 Mbit/s", got)
+	}
+}
+
+// After a pause as much passes at once as the burst says, and then what the rate says.
+func TestABurstPassesAtOnce(t *testing.T) {
+	const rate, size = 1e6, 1000
+	for _, burst := range []int{4_000, 64_000} {
+		r, _, _ := start(t, fmt.Sprintf(`{"up": {"rate": "1Mbit", "burst": "%dKB"}, "queue": "1s"}`, burst/1000))
+		var k *kernel
+		r.Do(r.Netns, func() (err error) { k, err = newKernel("in", "out"); return err })
+		defer k.h.Close()
+		var c net.Conn
+		r.Do(r.Client.Netns, func() (err error) { c, err = net.Dial("udp4", "10.77.0.2:9"); return err })
+		defer c.Close()
+		_, err := c.Write([]byte("the first one asks for the server's MAC address"))
+		must(t, err)
+		var seen []string
+		for range 4 { // others may have the processors for a while
+			time.Sleep(1500 * time.Millisecond) // the pause
+			first, _ := k.sent(k.out)
+			begin := time.Now()
+			for range 100 {
+				_, _ = c.Write(make([]byte, size-42)) // nobody listens there
+			}
+			time.Sleep(20 * time.Millisecond)
+			last, _ := k.sent(k.out)
+			took := time.Since(begin)
+			got, most := int(last.bytes-first.bytes), burst+2*size+int(took.Seconds()*rate/8)
+			if got > most {
+				t.Errorf("burst %d: %d bytes in %s: want at most %d", burst, got, took, most)
+			}
+			if got >= burst-2*size && took < 100*time.Millisecond {
+				seen = nil
+				break
+			}
+			seen = append(seen, fmt.Sprintf("%d bytes in %s", got, took))
+		}
+		if len(seen) > 0 {
+			t.Errorf("burst %d: %q: want %d at once", burst, seen, burst)
+		}
 	}
 }

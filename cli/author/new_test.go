@@ -152,7 +152,7 @@ func TestUnusableCasesAreRefused(t *testing.T) {
 	}{
 		"nothing expected":    {[]string{dir, "--in", pcap}, command.ExitUsage, "want what is expected"},
 		"nothing sent":        {[]string{dir, "--expect", pcap}, command.ExitUsage, "want frames to send"},
-		"a name has no cases": {[]string{"firewall"}, command.ExitUsage, "want frames to send"},
+		"a name has no cases": {[]string{"firewall"}, command.ExitUsage, "and firewall is none"},
 		"no capture":          {[]string{dir, "--in", filepath.Join(dir, "image.yaml"), "--expect", pcap}, command.ExitInvalid, "want pcap or pcapng"},
 		"no file":             {[]string{dir, "--in", "/nowhere.pcap", "--expect", pcap}, command.ExitInvalid, "no such file"},
 		"no such field":       {[]string{dir, "--in", pcap, "--expect", pcap, "--ignore", "mood"}, command.ExitUsage, "want some of checksum, ip-id, mac, ttl"},

@@ -67,6 +67,9 @@ at its end.`,
 	s.StringVar(&serve, "serve", "", "shell command that runs at the server until the end")
 	s.BoolVar(&logs, "logs", false, "show at the end what the function has printed, on standard error")
 	s.DurationVar(&timeout, "timeout", solo.DefaultTimeout, "how long the function may take to start")
+	for _, name := range []string{"client", "server"} { // commands find namespaces in variables of these names, and may be another weir function run
+		s.Lookup(name).Annotations = map[string][]string{command.Once: {"true"}}
+	}
 	f.add(cmd)
 	return cmd
 }

@@ -167,7 +167,7 @@ func (a *author) cases(f testFlags, what string) ([]testCase, error) {
 		return nil, command.Usage("want frames to send: --in or --reverse")
 	}
 	if !recipe(what) {
-		return nil, command.Usage("want frames to send: --in FILE; only a folder with an image.yaml has cases of its own")
+		return nil, command.Usage("want frames to send: --in FILE; only a folder with an image.yaml has cases of its own, and %s is none", what)
 	}
 	dirs, err := filepath.Glob(filepath.Join(what, casesDir, "*"))
 	if err != nil {

@@ -14,43 +14,47 @@ import (
 // maxConfig bounds a file of a function's configuration.
 const maxConfig = 4 << 20
 
-// ConfigValues reads KEY=VALUE with values in YAML: numbers, lists and mappings as in a file.
-func ConfigValues(pairs []string) (map[string]any, error) {
-	if len(pairs) == 0 {
-		return nil, nil
+// configValue reads KEY=VALUE with the value in YAML: a number, a list or a mapping as in a file.
+func configValue(pair string) (map[string]any, error) {
+	key, text, _ := strings.Cut(pair, "=")
+	if key == "" {
+		return nil, Usage("--config %q: want KEY=VALUE", pair)
 	}
-	config := map[string]any{}
-	for _, p := range pairs {
-		key, text, ok := strings.Cut(p, "=")
-		if !ok || key == "" {
-			return nil, Usage("--config %q: want KEY=VALUE", p)
-		}
-		var v any
-		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
-			return nil, Usage("--config %q: the value is not YAML: %s", p, strings.SplitN(err.Error(), "\n", 2)[0])
-		}
-		config[key] = v
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		return nil, Usage("--config %q: the value is not YAML: %s", pair, strings.SplitN(err.Error(), "\n", 2)[0])
 	}
-	return config, nil
+	return map[string]any{key: v}, nil
 }
 
-// ConfigOf reads a function's configuration from files in YAML or JSON, and KEY=VALUE. Later ones win.
+// ConfigOf reads a function's configuration from files in YAML or JSON, and KEY=VALUE. Later ones win. nil: there is none.
 func ConfigOf(args []string) (map[string]any, error) {
-	config := map[string]any{}
+	var config map[string]any
 	for _, arg := range args {
 		var part map[string]any
 		var err error
-		if strings.Contains(arg, "=") {
-			part, err = ConfigValues([]string{arg})
-		} else {
+		switch {
+		case strings.Contains(arg, "="):
+			part, err = configValue(arg)
+		case !strings.ContainsAny(arg, "/.") && !exists(arg):
+			err = Usage("--config %q: want KEY=VALUE, or a file in YAML or JSON", arg)
+		default:
 			part, err = ConfigFile(arg)
 		}
 		if err != nil {
 			return nil, err
 		}
+		if config == nil {
+			config = map[string]any{}
+		}
 		maps.Copy(config, part)
 	}
 	return config, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // ConfigFile reads a file in YAML or JSON: one mapping.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"syscall"
 
@@ -102,7 +103,7 @@ func ExitCode(ctx context.Context, err error) int {
 	switch {
 	case errors.As(context.Cause(ctx), &ended):
 		return 128 + int(ended.Signal)
-	case errors.As(err, &coded):
+	case errors.As(err, &coded) && !ofProgram(coded):
 		return coded.ExitCode()
 	case errors.Is(err, api.ErrInvalid), errors.Is(err, api.ErrBadRequest), errors.Is(err, api.ErrTooLarge):
 		return ExitInvalid
@@ -120,6 +121,12 @@ func ExitCode(ctx context.Context, err error) int {
 		return ExitFull
 	}
 	return ExitFailure
+}
+
+// ofProgram tells that a code is that of a program that a command has run, which means something else.
+func ofProgram(coded any) bool {
+	_, is := coded.(*exec.ExitError)
+	return is
 }
 
 // ErrorText is what stands on stderr. A file's problems begin with their place, as compilers write them.

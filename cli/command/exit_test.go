@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 
@@ -19,11 +20,14 @@ func TestExitCodes(t *testing.T) {
 	terminated, cancel := context.WithCancelCause(context.Background())
 	cancel(SignalError{syscall.SIGTERM})
 	_, missing := os.Open("/nowhere/at/all")
+	program := exec.Command("/bin/sh", "-c", "exit 25").Run()
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		err  error
 		want int
 	}{
+		"a program's code":         {err: fmt.Errorf("build: mmdebstrap: %w", program), want: ExitFailure},
+		"a program in a code":      {err: WithCode(ExitInvalid, program), want: ExitInvalid},
 		"anything":                 {err: errors.New("bang"), want: ExitFailure},
 		"usage":                    {err: Usage("no"), want: ExitUsage},
 		"invalid file":             {err: &file.Error{}, want: ExitInvalid},

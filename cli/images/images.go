@@ -173,7 +173,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 			"ref": i.Ref, "digest": i.Digest, "ports": i.Ports, "size_bytes": i.Bytes, "description": i.Description,
 			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers, "signatures": signatures, "sboms": with.SBOMs,
 			"contract": map[string]any{
-				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "xdp": c.XDP, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
+				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "ipfix": c.IPFIX, "xdp": c.XDP, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
 			"example": c.Example,
 		})
@@ -190,7 +190,9 @@ func (a *images) tell(x image.Image, with image.About) error {
 	t.Add("forwarder", c.Forwarder)
 	t.Add("probes pass", yes[c.Probe])
 	t.Add("may speak", yes[c.Speaks])
+	t.Add("rewrites", strings.Join(c.Rewrites, ","))
 	t.Add("settles flows", yes[c.Settles])
+	t.Add("exports flows", yes[c.IPFIX])
 	t.Add("AF_XDP sockets", yes[c.XDP])
 	t.Add("two at once", yes[!c.Recreate])
 	t.Add("takes a config as it runs", yes[c.Reload != nil])
@@ -227,17 +229,17 @@ in $WEIR_BUILD_CACHE, or else ~/.cache/weir/build (at most 2 GiB), and taken fro
 			if err != nil {
 				return coded(err)
 			}
-			dir := into
-			if dir == "" {
-				i, err := a.Instance()
+			r.Anew = update
+			r.Say = func(what string) { fmt.Fprintln(a.Stderr, what) }
+			build := func(ctx context.Context) (string, error) { return r.Build(ctx, into) }
+			if into == "" {
+				s, err := a.store()
 				if err != nil {
 					return err
 				}
-				dir = image.OwnLayout(i)
+				build = func(ctx context.Context) (string, error) { return s.Build(ctx, r) }
 			}
-			r.Anew = update
-			r.Say = func(what string) { fmt.Fprintln(a.Stderr, what) }
-			digest, err := r.Build(cmd.Context(), dir)
+			digest, err := build(cmd.Context())
 			if err != nil {
 				return coded(err)
 			}
@@ -556,6 +558,9 @@ func (a *images) listen(ctx context.Context, s *image.Store, address, token, cer
 			return command.WithCode(command.ExitInvalid, fmt.Errorf("--tls-cert, --tls-key: %w", err))
 		}
 		own = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return command.Usage("--listen %q: want an address and a port, such as 127.0.0.1:5000", address)
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {

@@ -132,8 +132,8 @@ func TestAChangeThatDoesNotComeUpChangesNothing(t *testing.T) {
 	r.MustApply(ctx, t, document(""))
 	before := pids(ctx, t, r)
 	there, back, forbidden := counted(ctx, t, r, func() {
-		_, err := r.Apply(ctx, document(", command: [/bin/busybox, 'false']"), "--timeout", "3s")
-		if err == nil || !strings.Contains(err.Error(), "the former instance goes on") {
+		_, err := r.Apply(ctx, document(", command: [/bin/busybox, sh, -c, 'echo no rules; exit 3']"), "--timeout", "3s")
+		if err == nil || !strings.Contains(err.Error(), "the former instance goes on: process ended with exit code 3: no rules") {
 			t.Errorf("apply: %v", err)
 		}
 	})

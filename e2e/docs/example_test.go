@@ -1,8 +1,11 @@
 package docs
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 
 	"weir.dev/weir/api"
 	"weir.dev/weir/api/file"
@@ -53,5 +56,65 @@ func TestExamplesOfTheCatalogueAreAccepted(t *testing.T) {
 		if !slices.Contains(images, r.Name) {
 			t.Errorf("%s: its example is of %v", r.Name, images)
 		}
+	}
+}
+
+// What the catalogue's READMEs show in YAML can be copied: it is read as a file, and each config is one that the image's schema takes. A block of a config alone is of the README's image.
+func TestConfigsInREADMEsAreAccepted(t *testing.T) {
+	dirs, err := image.FindRecipes("../../catalogue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contracts := map[string]image.Contract{}
+	for _, dir := range dirs {
+		r, err := image.LoadRecipe(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if contracts[r.Name], err = image.ParseContract(r.Labels); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := filepath.Glob("../../catalogue/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, alone := 0, 0
+	for _, path := range found {
+		p, err := Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range p.Blocks {
+			if b.Language != "yaml" {
+				continue
+			}
+			blocks++
+			var only struct{ Config map[string]any }
+			if err := yaml.Unmarshal([]byte(b.Text), &only); err != nil {
+				t.Errorf("%s:%d: %v", path, b.Line, err)
+				continue
+			}
+			configs := map[string]api.FunctionSpec{"": {Image: filepath.Base(filepath.Dir(path)), Config: only.Config}}
+			if only.Config != nil {
+				alone++
+			} else {
+				f, err := file.Parse(path, []byte(b.Text))
+				if err != nil {
+					t.Errorf("%s:%d: %v", path, b.Line, err)
+					continue
+				}
+				configs = f.Document.Functions
+			}
+			for name, fn := range configs {
+				contract, known := contracts[fn.Image]
+				if problems := contract.CheckConfig(fn.Config); !known || len(problems) > 0 {
+					t.Errorf("%s:%d: function %q of image %q, which is known: %t: config: %v", path, b.Line, name, fn.Image, known, problems)
+				}
+			}
+		}
+	}
+	if blocks < 15 || alone == 0 {
+		t.Errorf("%d blocks, %d of a config alone: the test looks in the wrong place", blocks, alone)
 	}
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,6 +21,15 @@ const (
 	Reset  Action = "reset" // both ends
 	Alert  Action = "alert" // an event; the traffic passes
 )
+
+// UnmarshalJSON takes 403 as a number, too: so it stands in YAML without quotes.
+func (a *Action) UnmarshalJSON(b []byte) error {
+	if string(b) == string(Forbid) {
+		*a = Forbid
+		return nil
+	}
+	return json.Unmarshal(b, (*string)(a))
+}
 
 // Rule forbids what meets all of its conditions.
 type Rule struct {
@@ -149,6 +159,9 @@ func (r *Rule) check() error {
 	for _, h := range r.Hosts {
 		name, wild := strings.CutPrefix(h, "*.")
 		host := normalHost(name)
+		if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(name, "/:@") { // else "http://x" would be the host "http"
+			return fmt.Errorf("hosts: %q: want a name, *.name (names below it), an address, or *, without scheme, port and path", h)
+		}
 		if strings.Contains(host, "*") && host != "*" {
 			return fmt.Errorf("hosts: %q: * stands only at the begin, as in *.example.com", h)
 		}
