@@ -87,7 +87,7 @@ type Options struct {
 	Kernel   Kernel // default this machine's
 	Features []datapath.Feature
 	Log      *slog.Logger
-	Parallel int // container operations at once; 0: container.AtOnce
+	Parallel int // container operations at once, in each runtime; 0: container.AtOnce
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
 	RuntimeName     string                                             // of functions that name none; default oci
@@ -133,7 +133,7 @@ const (
 type Agent struct {
 	Options
 	wake    chan struct{}
-	slots   chan struct{} // bounds concurrent container operations
+	slots   *slots        // bounds concurrent container operations
 	reloads chan struct{} // and commands of functions' contracts: those that take a config
 	hands   chan struct{} // and those that hand state over
 	fetches *fetches      // and states that are fetched from other hosts
@@ -202,7 +202,7 @@ func New(o Options) *Agent {
 		o.Kernel = kernel.Host{}
 	}
 	a := &Agent{
-		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
+		Options: o, wake: make(chan struct{}, 1), slots: newSlots(o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
 		fetches: newFetches(), gives: make(chan struct{}, giveAtOnce),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		hurry:  make(chan struct{}, 1),

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,8 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	if s.ports, err = f.plug(ctx, s.box, s.name, s.next); err != nil {
 		return s, err
 	}
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, cmp.Or(f.ready.spec.Runtime, f.a.RuntimeName))
+	if err != nil {
 		return s, err
 	}
 	spec, err := f.a.boxes.Enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
@@ -168,7 +170,7 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	if err == nil {
 		err = f.a.Runtime.Run(ctx, spec)
 	}
-	f.free()
+	free()
 	if err != nil {
 		return s, err
 	}

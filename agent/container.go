@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -36,16 +37,17 @@ func (a *applied) made(p prepared, want api.Function) {
 
 // make creates (and with runtime.Run starts) the container.
 func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error, then container.State) error {
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, cmp.Or(spec.Runtime, f.a.RuntimeName))
+	if err != nil {
 		return err
 	}
-	defer f.free()
+	defer free()
 	f.applied.made(f.ready, want)
 	f.applied.Container = f.box.ID()
 	if err := f.saveApplied(); err != nil {
 		return err
 	}
-	spec, err := f.a.boxes.Enter(ctx, &f.box, want.Spec.Image, spec)
+	spec, err = f.a.boxes.Enter(ctx, &f.box, want.Spec.Image, spec)
 	if err == nil {
 		spec, err = f.a.secrets.Own(f.name, spec)
 	}
@@ -71,10 +73,11 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 }
 
 func (f *function) start(ctx context.Context) error {
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, f.a.runtimeOf(f.container()))
+	if err != nil {
 		return err
 	}
-	defer f.free()
+	defer free()
 	if err := f.a.Runtime.Start(ctx, f.container()); err != nil {
 		return err
 	}
@@ -100,17 +103,6 @@ func limitsOf(c container.Status) api.Limits {
 	l := c.Limits
 	return api.Limits{CPUs: l.CPUs, CPUSet: l.CPUSet, MemoryBytes: l.Memory, Processes: l.PIDs, DiskBytesPerS: l.DiskBytes, DiskOpsPerS: l.DiskOps, RingBytes: l.Rings, Missing: l.Missing}
 }
-
-func (f *function) slot(ctx context.Context) error {
-	select {
-	case f.a.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (f *function) free() { <-f.a.slots }
 
 // await watches for the container's end, once.
 func (f *function) await(ctx context.Context) {
@@ -245,10 +237,11 @@ func (f *function) halt(ctx context.Context, why string) error {
 	f.numbers().Forget()
 	was := f.have
 	f.have = container.Stopped // its end is no crash
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, f.a.runtimeOf(f.container()))
+	if err != nil {
 		return err
 	}
-	defer f.free()
+	defer free()
 	if was == container.Running || was == container.Created {
 		if err := f.a.Runtime.Stop(ctx, f.container(), stopGrace); err != nil {
 			f.have = was

@@ -277,6 +277,7 @@ func TestDecisions(t *testing.T) {
 		"another default moves nothing":                      anotherDefaultMovesNothing,
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
 		"a machine forwards itself":                          aMachineForwardsItself,
+		"slow machines hold up nobody else":                  slowMachinesHoldUpNobodyElse,
 		"a config is taken without a new instance":           aConfigIsTakenWithoutANewInstance,
 		"flows are judged again after a reload":              flowsAreJudgedAgainAfterAReload,
 		"flows are exported where there is a collector":      flowsAreExportedWhereThereIsACollector,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +20,9 @@ import (
 // engines are the runtimes of a desk beside oci, which is its d.runtime.
 type engines struct {
 	docker, bare, kvm *runtimefake.Runtime
-	left              bool // each may have containers
+	left              bool          // each may have containers
+	boots             chan struct{} // machines come up when it is closed; nil: at once
+	begun             atomic.Int32  // machines that were to come up
 	mu                sync.Mutex
 	missing           string // why there is no docker
 }
@@ -45,6 +48,9 @@ func (e *engines) several(fallback string) func(*desk) {
 					if w := why(); w != "" {
 						return nil, errors.New(w)
 					}
+					if a.Machine && e.boots != nil {
+						return slowMachines{rt, e}, nil
+					}
 					return rt, nil
 				},
 				About: func(context.Context) container.About {
@@ -69,6 +75,22 @@ func (e *engines) several(fallback string) func(*desk) {
 
 func newEngines() *engines {
 	return &engines{docker: runtimefake.New(), bare: runtimefake.New(), kvm: runtimefake.New()}
+}
+
+// slowMachines come up when boots is closed.
+type slowMachines struct {
+	*runtimefake.Runtime
+	e *engines
+}
+
+func (s slowMachines) Run(ctx context.Context, spec container.Spec) error {
+	s.e.begun.Add(1)
+	select {
+	case <-s.e.boots:
+		return s.Runtime.Run(ctx, spec)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // only waits until a function's container, and no other one, is in a runtime.
@@ -326,4 +348,28 @@ func aMachineForwardsItself(t *testing.T) {
 	d.put("w", api.FunctionSpec{Image: "wire", Runtime: "kvm"})
 	d.only(e.kvm, "w", d.runtime)
 	forwards(e.kvm, "wire", "")
+}
+
+// Machines that take their time to come up hold up no function in another runtime: it starts, and starts anew when it has crashed.
+func slowMachinesHoldUpNobodyElse(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"), func(d *desk) { d.options.Parallel = 2 })
+	for _, name := range []string{"m1", "m2", "m3"} {
+		d.put(name, api.FunctionSpec{Runtime: "kvm"})
+	}
+	d.until("both places of machines are taken", func() bool { return e.begun.Load() == 2 })
+	d.put("fw", api.FunctionSpec{})
+	before := d.up("fw").Status.PID
+	d.runtime.Crash("fw.1", 3)
+	d.until("it runs again", func() bool { f := d.function("fw"); return f.Status.Healthy && f.Status.PID != before })
+	d.put("fw", api.FunctionSpec{Env: map[string]string{"A": "b"}})
+	d.until("it is changed", func() bool {
+		f := d.function("fw")
+		return f.Status.Healthy && f.Status.ObservedGeneration == f.Generation
+	})
+	close(e.boots)
+	for _, name := range []string{"m1", "m2", "m3"} {
+		d.up(name)
+	}
 }
