@@ -121,6 +121,7 @@ const (
 	slowFor       = 30 * time.Second       // the same of a virtual machine, whose programs start slowly on an emulated processor
 	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
 	settleSlow    = time.Second            // the same in a virtual machine, where a program comes to listen as much later as its processor is slower
+	slowAfter     = 5 * time.Second        // a start that takes longer is said to be under way
 	steadyFor     = 3 * time.Second        // a function that failed must be up so long to count as recovered
 	giveUp        = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on
 	stopGrace     = 3 * time.Second

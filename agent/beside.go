@@ -77,6 +77,9 @@ func (f *function) change(ctx context.Context, want api.Function) (time.Duration
 			f.behind = false
 			return 0, ctx.Err()
 		}
+		if errors.Is(err, errNotWanted) {
+			return 0, err
+		}
 		wait = f.backoff()
 		f.a.Log.Warn("change of a function", "function", f.name, "error", err)
 		f.behind = true
@@ -168,7 +171,7 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 		spec, err = f.a.secrets.Own(f.name, spec)
 	}
 	if err == nil {
-		err = f.a.Runtime.Run(ctx, spec)
+		err = f.begin(ctx, spec, f.a.Runtime.Run)
 	}
 	free()
 	if err != nil {

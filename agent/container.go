@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -54,7 +55,7 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	if err != nil {
 		return err
 	}
-	if err := how(ctx, spec); err != nil {
+	if err := f.begin(ctx, spec, how); err != nil {
 		return err
 	}
 	f.behind = false
@@ -70,6 +71,54 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 		f.started = time.Now()
 	}
 	return f.readPID(ctx)
+}
+
+// errNotWanted is of the start of a function that is not wanted any more, or not in that runtime.
+var errNotWanted = errors.New("it is not wanted any more")
+
+// begin makes a container by a call of the runtime. The call may take long, as where a machine boots or an engine hangs: the status says what is waited for, and the call
+// ends when the function is wanted no more. What a call that fails leaves, if anything, is removed later.
+func (f *function) begin(ctx context.Context, spec container.Spec, how func(context.Context, container.Spec) error) error {
+	calling, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	runtime := cmp.Or(spec.Runtime, f.a.RuntimeName)
+	f.mu.Lock()
+	f.starting = &starting{runtime: runtime, cancel: cancel}
+	this := f.starting
+	f.cancelUnwanted()
+	f.mu.Unlock()
+	slow := time.AfterFunc(slowAfter, func() {
+		f.update(func(v *view) {
+			if f.starting == this && v.status.State != api.FunctionStarted {
+				v.status.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: "its start in the runtime " + runtime + " is under way"})
+			}
+		})
+	})
+	defer slow.Stop()
+	err := how(calling, spec)
+	f.mu.Lock()
+	f.starting = nil
+	f.mu.Unlock()
+	if errors.Is(err, container.ErrLeft) {
+		f.a.later(spec.ID)
+	}
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(calling), errNotWanted) {
+		return fmt.Errorf("start of function %s: %w", f.name, errNotWanted)
+	}
+	return err
+}
+
+// starting is a call that makes a function's container.
+type starting struct {
+	runtime string
+	cancel  context.CancelCauseFunc
+}
+
+// cancelUnwanted ends such a call where it is of no use. f.mu is held.
+func (f *function) cancelUnwanted() {
+	if s := f.starting; s != nil && (f.forgot || f.want.Deleting != nil || desired(f.want) == api.FunctionStopped || cmp.Or(f.want.Spec.Runtime, f.a.RuntimeName) != s.runtime) {
+		s.cancel(errNotWanted)
+	}
 }
 
 func (f *function) start(ctx context.Context) error {

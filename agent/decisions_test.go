@@ -278,6 +278,8 @@ func TestDecisions(t *testing.T) {
 		"bare is for the catalogue":                          bareIsForTheCatalogue,
 		"a machine forwards itself":                          aMachineForwardsItself,
 		"slow machines hold up nobody else":                  slowMachinesHoldUpNobodyElse,
+		"a start that is not wanted ends":                    aStartThatIsNotWantedEnds,
+		"what a failed start left goes later":                whatAFailedStartLeftGoesLater,
 		"a config is taken without a new instance":           aConfigIsTakenWithoutANewInstance,
 		"flows are judged again after a reload":              flowsAreJudgedAgainAfterAReload,
 		"flows are exported where there is a collector":      flowsAreExportedWhereThereIsACollector,

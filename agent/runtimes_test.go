@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +25,9 @@ type engines struct {
 	boots             chan struct{} // machines come up when it is closed; nil: at once
 	begun             atomic.Int32  // machines that were to come up
 	mu                sync.Mutex
-	missing           string // why there is no docker
+	missing           string   // why there is no docker
+	leaves            bool     // docker makes no container, and leaves something of it
+	deleted           []string // containers that docker was to delete
 }
 
 func (e *engines) set(missing string) {
@@ -50,6 +53,9 @@ func (e *engines) several(fallback string) func(*desk) {
 					}
 					if a.Machine && e.boots != nil {
 						return slowMachines{rt, e}, nil
+					}
+					if rt == e.docker {
+						return leaving{rt, e}, nil
 					}
 					return rt, nil
 				},
@@ -91,6 +97,31 @@ func (s slowMachines) Run(ctx context.Context, spec container.Spec) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// leaving is docker, which may leave something of a container that it could not make.
+type leaving struct {
+	*runtimefake.Runtime
+	e *engines
+}
+
+func (l leaving) Run(ctx context.Context, spec container.Spec) error {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.leaves {
+		return fmt.Errorf("no answer; %w", container.ErrLeft)
+	}
+	return l.Runtime.Run(ctx, spec)
+}
+
+func (l leaving) Delete(ctx context.Context, id string) error {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.leaves {
+		return errors.New("no answer")
+	}
+	l.e.deleted = append(l.e.deleted, id)
+	return l.Runtime.Delete(ctx, id)
 }
 
 // only waits until a function's container, and no other one, is in a runtime.
@@ -371,5 +402,71 @@ func slowMachinesHoldUpNobodyElse(t *testing.T) {
 	close(e.boots)
 	for _, name := range []string{"m1", "m2", "m3"} {
 		d.up(name)
+	}
+}
+
+// A start that is under way ends when its function is deleted, or is to run in another runtime.
+func aStartThatIsNotWantedEnds(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("m1", api.FunctionSpec{Runtime: "kvm"})
+	d.put("m2", api.FunctionSpec{Runtime: "kvm"})
+	d.until("both are under way", func() bool { return e.begun.Load() == 2 })
+	d.must(d.client.Functions().Delete(t.Context(), "m1"))
+	d.until("it is deleted", func() bool {
+		_, err := d.client.Functions().Get(t.Context(), "m1")
+		return errors.Is(err, api.ErrNotFound)
+	})
+	d.put("m2", api.FunctionSpec{})
+	d.up("m2")
+	d.only(d.runtime, "m2", e.kvm)
+	d.put("m2", api.FunctionSpec{Runtime: "kvm"}) // the same of a change
+	d.until("the change is under way", func() bool { return e.begun.Load() == 3 })
+	d.must(d.client.Functions().Delete(t.Context(), "m2"))
+	d.until("it is deleted", func() bool {
+		_, err := d.client.Functions().Get(t.Context(), "m2")
+		return errors.Is(err, api.ErrNotFound)
+	})
+}
+
+// What a runtime left of a container that it could not make is removed when the runtime can. Until then no other container has the same id.
+func whatAFailedStartLeftGoesLater(t *testing.T) {
+	e := newEngines()
+	e.leaves = true
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.until("it has failed", func() bool { return strings.Contains(d.function("fw").Status.Message, "no answer") })
+	d.put("fw", api.FunctionSpec{})
+	d.up("fw")
+	e.mu.Lock()
+	e.leaves = false
+	e.mu.Unlock()
+	d.until("what was left is removed", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return slices.Contains(e.deleted, "fw.1")
+	})
+	d.until("the function runs on", func() bool { return d.function("fw").Status.Healthy })
+	for _, s := range d.runtime.Specs() {
+		if s.ID == "fw.1" {
+			t.Errorf("its container has the id %s", s.ID)
+		}
+	}
+}
+
+// A start that takes long is said to be under way.
+func TestASlowStartIsSaid(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("m", api.FunctionSpec{Runtime: "kvm"})
+	d.until("its status says so", func() bool {
+		c := d.function("m").Status.Conditions.Get(api.ConditionWaiting)
+		return c != nil && c.Message == "its start in the runtime kvm is under way"
+	})
+	close(e.boots)
+	if s := d.up("m").Status; len(s.Conditions) > 0 {
+		t.Errorf("it is up, and says %+v", s.Conditions)
 	}
 }

@@ -19,6 +19,7 @@ var (
 	ErrNotFound = errors.New("container not found")
 	ErrState    = errors.New("container is in the wrong state")
 	ErrMissing  = errors.New("container runtime is not available") // on this host, now; see About.Missing
+	ErrLeft     = errors.New("something of the container may be left")
 )
 
 // AtOnce is how many operations on containers a machine does at once: two per core, since half of the time of one is waiting.
@@ -158,7 +159,8 @@ type LogOptions struct {
 type Runtime interface {
 	// PortKinds are the kinds of ports by which its containers can be joined with a switch, the preferred ones first. Only what works is named.
 	PortKinds() []portkind.Kind
-	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is.
+	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is. An error leaves nothing, but if it is ErrLeft: then
+	// Delete is to be called, until it succeeds. The same is true of Run.
 	Create(ctx context.Context, s Spec) error
 	// Start lets a created container run; a running one is left alone. A stopped one is made anew from its Spec.
 	Start(ctx context.Context, id string) error
