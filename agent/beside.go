@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,18 +161,11 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	if s.ports, err = f.plug(ctx, s.box, s.name, s.next); err != nil {
 		return s, err
 	}
-	free, err := f.a.slots.take(ctx, cmp.Or(f.ready.spec.Runtime, f.a.RuntimeName))
-	if err != nil {
-		return s, err
-	}
-	spec, err := f.a.boxes.Enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
-	if err == nil {
-		spec, err = f.a.secrets.Own(f.name, spec)
-	}
-	if err == nil {
-		err = f.begin(ctx, spec, f.a.Runtime.Run)
-	}
-	free()
+	spec := f.ready.spec
+	err = f.whileWanted(ctx, spec.Runtime, func(ctx context.Context) (err error) {
+		spec, err = f.enter(ctx, &s.box, want, spec, f.a.Runtime.Run)
+		return err
+	})
 	if err != nil {
 		return s, err
 	}

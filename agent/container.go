@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/instance"
@@ -38,24 +39,16 @@ func (a *applied) made(p prepared, want api.Function) {
 
 // make creates (and with runtime.Run starts) the container.
 func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error, then container.State) error {
-	free, err := f.a.slots.take(ctx, cmp.Or(spec.Runtime, f.a.RuntimeName))
+	err := f.whileWanted(ctx, spec.Runtime, func(ctx context.Context) (err error) {
+		f.applied.made(f.ready, want)
+		f.applied.Container = f.box.ID()
+		if err := f.saveApplied(); err != nil {
+			return err
+		}
+		spec, err = f.enter(ctx, &f.box, want, spec, how)
+		return err
+	})
 	if err != nil {
-		return err
-	}
-	defer free()
-	f.applied.made(f.ready, want)
-	f.applied.Container = f.box.ID()
-	if err := f.saveApplied(); err != nil {
-		return err
-	}
-	spec, err = f.a.boxes.Enter(ctx, &f.box, want.Spec.Image, spec)
-	if err == nil {
-		spec, err = f.a.secrets.Own(f.name, spec)
-	}
-	if err != nil {
-		return err
-	}
-	if err := f.begin(ctx, spec, how); err != nil {
 		return err
 	}
 	f.behind = false
@@ -76,15 +69,15 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 // errNotWanted is of the start of a function that is not wanted any more, or not in that runtime.
 var errNotWanted = errors.New("it is not wanted any more")
 
-// begin makes a container by a call of the runtime. The call may take long, as where a machine boots or an engine hangs: the status says what is waited for, and the call
-// ends when the function is wanted no more. What a call that fails leaves, if anything, is removed later.
-func (f *function) begin(ctx context.Context, spec container.Spec, how func(context.Context, container.Spec) error) error {
-	calling, cancel := context.WithCancelCause(ctx)
+// whileWanted has a container made, which takes a slot of its runtime. It may take long, as where machines boot or an engine hangs: the status says what is waited for, and
+// its context ends when the function is not wanted any more.
+func (f *function) whileWanted(ctx context.Context, runtime string, start func(context.Context) error) error {
+	runtime = cmp.Or(runtime, f.a.RuntimeName)
+	wanted, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	runtime := cmp.Or(spec.Runtime, f.a.RuntimeName)
+	this := &starting{runtime: runtime, cancel: cancel}
 	f.mu.Lock()
-	f.starting = &starting{runtime: runtime, cancel: cancel}
-	this := f.starting
+	f.starting = this
 	f.cancelUnwanted()
 	f.mu.Unlock()
 	slow := time.AfterFunc(slowAfter, func() {
@@ -95,26 +88,42 @@ func (f *function) begin(ctx context.Context, spec container.Spec, how func(cont
 		})
 	})
 	defer slow.Stop()
-	err := how(calling, spec)
+	free, err := f.a.slots.take(wanted, runtime)
+	if err == nil {
+		err = start(wanted)
+		free()
+	}
 	f.mu.Lock()
 	f.starting = nil
 	f.mu.Unlock()
-	if errors.Is(err, container.ErrLeft) {
-		f.a.later(spec.ID)
-	}
-	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(calling), errNotWanted) {
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(wanted), errNotWanted) {
 		return fmt.Errorf("start of function %s: %w", f.name, errNotWanted)
 	}
 	return err
 }
 
-// starting is a call that makes a function's container.
+// enter makes a container in a sandbox. What a call that fails leaves, if anything, is removed later.
+func (f *function) enter(ctx context.Context, box *sandbox.Box, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error) (container.Spec, error) {
+	spec, err := f.a.boxes.Enter(ctx, box, want.Spec.Image, spec)
+	if err == nil {
+		spec, err = f.a.secrets.Own(f.name, spec)
+	}
+	if err != nil {
+		return spec, err
+	}
+	if err = how(ctx, spec); errors.Is(err, container.ErrLeft) {
+		f.a.later(spec.ID)
+	}
+	return spec, err
+}
+
+// starting is a start that is under way.
 type starting struct {
 	runtime string
 	cancel  context.CancelCauseFunc
 }
 
-// cancelUnwanted ends such a call where it is of no use. f.mu is held.
+// cancelUnwanted ends a start that is of no use. f.mu is held.
 func (f *function) cancelUnwanted() {
 	if s := f.starting; s != nil && (f.forgot || f.want.Deleting != nil || desired(f.want) == api.FunctionStopped || cmp.Or(f.want.Spec.Runtime, f.a.RuntimeName) != s.runtime) {
 		s.cancel(errNotWanted)

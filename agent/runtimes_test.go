@@ -409,25 +409,28 @@ func slowMachinesHoldUpNobodyElse(t *testing.T) {
 func aStartThatIsNotWantedEnds(t *testing.T) {
 	e := newEngines()
 	e.boots = make(chan struct{})
-	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d := newDesk(t, switchfake.Options{}, e.several("oci"), func(d *desk) { d.options.Parallel = 2 })
+	deleted := func(name string) {
+		t.Helper()
+		d.must(d.client.Functions().Delete(t.Context(), name))
+		d.until(name+" is deleted", func() bool {
+			_, err := d.client.Functions().Get(t.Context(), name)
+			return errors.Is(err, api.ErrNotFound)
+		})
+	}
 	d.put("m1", api.FunctionSpec{Runtime: "kvm"})
 	d.put("m2", api.FunctionSpec{Runtime: "kvm"})
 	d.until("both are under way", func() bool { return e.begun.Load() == 2 })
-	d.must(d.client.Functions().Delete(t.Context(), "m1"))
-	d.until("it is deleted", func() bool {
-		_, err := d.client.Functions().Get(t.Context(), "m1")
-		return errors.Is(err, api.ErrNotFound)
-	})
+	d.put("m3", api.FunctionSpec{Runtime: "kvm"})
+	d.until("the third one has its ports, and waits for its turn", func() bool { return d.function("m3").Status.Ports.In != 0 })
+	deleted("m3")
+	deleted("m1")
 	d.put("m2", api.FunctionSpec{})
 	d.up("m2")
 	d.only(d.runtime, "m2", e.kvm)
 	d.put("m2", api.FunctionSpec{Runtime: "kvm"}) // the same of a change
 	d.until("the change is under way", func() bool { return e.begun.Load() == 3 })
-	d.must(d.client.Functions().Delete(t.Context(), "m2"))
-	d.until("it is deleted", func() bool {
-		_, err := d.client.Functions().Get(t.Context(), "m2")
-		return errors.Is(err, api.ErrNotFound)
-	})
+	deleted("m2")
 }
 
 // What a runtime left of a container that it could not make is removed when the runtime can. Until then no other container has the same id.

@@ -36,13 +36,14 @@ const (
 
 // About is what is known of one runtime on this host.
 type About struct {
-	Name    string
-	Version string          // of its programs, as they say it
-	Ports   []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
-	Userns  bool            // its containers can be in a user namespace: see Spec.Userns
-	Machine bool            // its containers have a kernel of their own: what acts in their network namespace acts before they see a frame
-	Missing string          // why it cannot be used here, and what would help; "": it can
-	Note    string          // what an operator should know of it, such as an emulated processor; "" nothing
+	Name        string
+	Version     string          // of its programs, as they say it
+	Ports       []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
+	Userns      bool            // its containers can be in a user namespace: see Spec.Userns
+	Machine     bool            // its containers have a kernel of their own: what acts in their network namespace acts before they see a frame
+	LeastMemory int64           // bytes that a container wants; 0: the runtime has no such bound
+	Missing     string          // why it cannot be used here, and what would help; "": it can
+	Note        string          // what an operator should know of it, such as an emulated processor; "" nothing
 }
 
 // Noted is a Runtime that finds out at work what About could not tell, such as how its machines come up on this host.
