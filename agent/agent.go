@@ -111,6 +111,7 @@ const (
 	retryAfter    = time.Second            // after a failed endpoint or commit
 	countEvery    = time.Second            // how often the number of functions is reported, while it changes
 	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
+	drainSlow     = 2 * time.Second        // the same of a virtual machine
 	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
 	managerWait   = 2 * time.Second        // then an agent goes on with what the manager said last
 	probeFirst    = 20 * time.Millisecond  // for the first probe of a function that starts; it grows up to probeLast

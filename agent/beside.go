@@ -121,6 +121,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	}
 	f.update(func(v *view) {
 		v.status.PID, v.status.Limits = s.here.PID, limitsOf(s.here)
+		v.wasMachine = v.machine
 		f.a.ranBy(v, s.box.ID())
 		v.former, v.moving = ports, v.status.ObservedGeneration
 		v.join(s.ports, s.next.tap)

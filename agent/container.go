@@ -82,7 +82,7 @@ func (f *function) whileWanted(ctx context.Context, runtime string, start func(c
 	f.mu.Unlock()
 	slow := time.AfterFunc(slowAfter, func() {
 		f.update(func(v *view) {
-			if f.starting == this && v.status.State != api.FunctionStarted {
+			if f.starting == this && len(v.status.Conditions) == 0 && v.status.State != api.FunctionStarted { // else it says why the last one failed
 				v.status.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: "its start in the runtime " + runtime + " is under way"})
 			}
 		})

@@ -118,7 +118,9 @@ type view struct {
 	onFail api.OnFail
 	wasUp  bool           // it was up since its ports exist
 	former datapath.Ports // of the instance before: frames may be in it still
-	moving int64          // the generation that is reported until rules lead to the instance in force; 0: they do
+	// Whether the instance is a virtual machine, and whether the one before was.
+	machine, wasMachine bool
+	moving              int64 // the generation that is reported until rules lead to the instance in force; 0: they do
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {

@@ -323,7 +323,7 @@ func (a *Agent) noteOf(about container.About) string {
 func (a *Agent) ranBy(v *view, id string) {
 	v.status.Runtime = a.runtimeOf(id)
 	s, _ := a.runtimeState(v.status.Runtime)
-	v.status.RuntimeNote = a.noteOf(s.about)
+	v.status.RuntimeNote, v.machine = a.noteOf(s.about), s.about.Machine || v.status.Runtime == api.RuntimeKVM // which may not have told yet
 }
 
 // unsharedIn tells why functions in a runtime have no user namespaces of their own; nil: they have.
