@@ -206,7 +206,7 @@ func (a *Agent) incapable(about container.About) *api.Condition {
 		Message: missingRuntime{a.Host, about.Name, about.Missing}.Error() + "; what runs goes on as it can, and starts anew when the runtime is back"}
 }
 
-// watchRuntimes looks at all runtimes, now and then again, and more often at those that were lost. Nobody waits for it.
+// watchRuntimes looks at all runtimes, now and then again, and more often at those that are missing and run functions. Nobody waits for it.
 func (a *Agent) watchRuntimes(ctx context.Context) {
 	if a.Runtimes == nil {
 		return
@@ -223,10 +223,15 @@ func (a *Agent) watchRuntimes(ctx context.Context) {
 				return
 			case <-soon.C:
 			}
-			a.lookAtRuntimes(ctx, func(_ string, s runtimeState) bool { return s.told })
+			a.lookAtRuntimes(ctx, func(name string, s runtimeState) bool { return s.about.Missing != "" && a.runsIn(name) })
 			a.deleteLate(ctx)
 		}
 	}
+}
+
+// runsIn tells whether a function runs in a runtime, or did when it was last seen.
+func (a *Agent) runsIn(runtime string) bool {
+	return slices.ContainsFunc(a.all(), func(f *function) bool { return f.view().status.Runtime == runtime })
 }
 
 // lookAtRuntimes looks at some at the same time.
