@@ -90,6 +90,9 @@ func (a *Agent) checkIn(about container.About, name string, f api.FunctionSpec, 
 	if err := a.checkCPUSet(f); err != nil {
 		return &api.Problem{Path: "cpuset", Message: err.Error(), Hint: "leave cpuset out, or set host to a host that has these processors"}
 	}
+	if p := checkMemory(about, f); p != nil {
+		return p
+	}
 	if p := a.checkBare(about, f, img); p != nil {
 		return p
 	}
@@ -109,6 +112,15 @@ func (a *Agent) checkXDP(about container.About, f api.FunctionSpec, img image.Im
 		return &api.Problem{Path: "image", Message: fmt.Sprintf("image %s takes frames by AF_XDP sockets, which host %s does not support: %s", f.Image, a.Host, err), Hint: "set host to another host, or name another image"}
 	}
 	return nil
+}
+
+// checkMemory refuses a limit with which the runtime makes nothing.
+func checkMemory(about container.About, f api.FunctionSpec) *api.Problem {
+	if m, err := api.ParseMemory(f.Memory); err != nil || m == 0 || m >= about.LeastMemory || !started(f) {
+		return nil
+	}
+	return &api.Problem{Path: "memory", Message: fmt.Sprintf("memory %s: a function in the runtime %s wants at least %s, most of it for its kernel", f.Memory, about.Name, size(about.LeastMemory)),
+		Hint: "leave memory out for the host's default"}
 }
 
 // checkBare refuses to run on the host itself what does not come with this program.

@@ -94,6 +94,27 @@ func TestImagesByXDPWantTheHostsKernel(t *testing.T) {
 	}
 }
 
+// A memory limit with which a runtime makes nothing is refused, but of a function that is to be stopped.
+func TestALimitBelowWhatARuntimeWantsIsRefused(t *testing.T) {
+	kvm, native := container.About{Name: "kvm", LeastMemory: 96 << 20}, container.About{Name: "native"}
+	for name, c := range map[string]struct {
+		about  container.About
+		spec   api.FunctionSpec
+		refuse bool
+	}{
+		"too little":          {kvm, api.FunctionSpec{Memory: "64M"}, true},
+		"enough":              {kvm, api.FunctionSpec{Memory: "96M"}, false},
+		"the host's default":  {kvm, api.FunctionSpec{}, false},
+		"it is to be stopped": {kvm, api.FunctionSpec{Memory: "64M", State: api.FunctionStopped}, false},
+		"another runtime":     {native, api.FunctionSpec{Memory: "4M"}, false},
+	} {
+		p := checkMemory(c.about, c.spec)
+		if (p != nil) != c.refuse || p != nil && (p.Path != "memory" || !strings.Contains(p.Message, "memory 64M: a function in the runtime kvm wants at least 96M") || p.Hint == "") {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
 // Ports carry what endpoints can send, but those of a function by AF_XDP no more than a program of XDP takes.
 func TestPortsByXDPAreBounded(t *testing.T) {
 	f := &function{a: &Agent{}}

@@ -87,7 +87,7 @@ type Options struct {
 	Kernel   Kernel // default this machine's
 	Features []datapath.Feature
 	Log      *slog.Logger
-	Parallel int // container operations at once; 0: container.AtOnce
+	Parallel int // container operations at once, in each runtime; 0: container.AtOnce
 
 	SwitchName      string                                             // ebpf, ovs; default ebpf
 	RuntimeName     string                                             // of functions that name none; default oci
@@ -111,6 +111,7 @@ const (
 	retryAfter    = time.Second            // after a failed endpoint or commit
 	countEvery    = time.Second            // how often the number of functions is reported, while it changes
 	drainFor      = 250 * time.Millisecond // old hops of a changed chain keep forwarding what is in flight
+	drainSlow     = 2 * time.Second        // the same of a virtual machine
 	surveyAgain   = 50 * time.Millisecond  // until every object has a status of this run
 	managerWait   = 2 * time.Second        // then an agent goes on with what the manager said last
 	probeFirst    = 20 * time.Millisecond  // for the first probe of a function that starts; it grows up to probeLast
@@ -121,6 +122,7 @@ const (
 	slowFor       = 30 * time.Second       // the same of a virtual machine, whose programs start slowly on an emulated processor
 	settleFor     = 100 * time.Millisecond // a process that no probe can check must live so long to count as up
 	settleSlow    = time.Second            // the same in a virtual machine, where a program comes to listen as much later as its processor is slower
+	slowAfter     = 5 * time.Second        // a start that takes longer is said to be under way
 	steadyFor     = 3 * time.Second        // a function that failed must be up so long to count as recovered
 	giveUp        = 2                      // a process that ended so often in a row and was never up has failed, for who waits; it is started on and on
 	stopGrace     = 3 * time.Second
@@ -133,7 +135,7 @@ const (
 type Agent struct {
 	Options
 	wake    chan struct{}
-	slots   chan struct{} // bounds concurrent container operations
+	slots   *slots        // bounds concurrent container operations
 	reloads chan struct{} // and commands of functions' contracts: those that take a config
 	hands   chan struct{} // and those that hand state over
 	fetches *fetches      // and states that are fetched from other hosts
@@ -202,7 +204,7 @@ func New(o Options) *Agent {
 		o.Kernel = kernel.Host{}
 	}
 	a := &Agent{
-		Options: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
+		Options: o, wake: make(chan struct{}, 1), slots: newSlots(o.Parallel), reloads: make(chan struct{}, 2*container.AtOnce()), hands: make(chan struct{}, 2*container.AtOnce()),
 		fetches: newFetches(), gives: make(chan struct{}, giveAtOnce),
 		functions: map[string]*function{}, wires: map[string]*wire{}, endpoints: map[string]*endpoint{}, troubles: map[string]string{},
 		hurry:  make(chan struct{}, 1),

@@ -277,4 +277,14 @@ func TestRulesOfFunctionsDrain(t *testing.T) {
 			}
 		})
 	}
+	for name, v := range map[string]view{
+		"a machine":        {placed: true, machine: true, ports: datapath.Ports{In: 4, Out: 5}},
+		"a former machine": {placed: true, wasMachine: true, ports: datapath.Ports{In: 6, Out: 7}, former: datapath.Ports{In: 4, Out: 5}},
+	} {
+		a := New(Options{Host: "h1"})
+		a.installed = []flow.Rule{at(1, 6, 2)}
+		if rules, next := a.withDraining(nil, map[string]view{"fw": v}); len(rules) != 1 || next <= drainFor || next > drainSlow {
+			t.Errorf("%s: %d rules drain for %v", name, len(rules), next)
+		}
+	}
 }

@@ -76,6 +76,9 @@ func (f *function) change(ctx context.Context, want api.Function) (time.Duration
 			f.behind = false
 			return 0, ctx.Err()
 		}
+		if errors.Is(err, errNotWanted) {
+			return 0, err
+		}
 		wait = f.backoff()
 		f.a.Log.Warn("change of a function", "function", f.name, "error", err)
 		f.behind = true
@@ -118,6 +121,7 @@ func (f *function) replace(ctx context.Context, want api.Function) error {
 	}
 	f.update(func(v *view) {
 		v.status.PID, v.status.Limits = s.here.PID, limitsOf(s.here)
+		v.wasMachine = v.machine
 		f.a.ranBy(v, s.box.ID())
 		v.former, v.moving = ports, v.status.ObservedGeneration
 		v.join(s.ports, s.next.tap)
@@ -158,17 +162,11 @@ func (f *function) prove(ctx context.Context, want api.Function) (s successor, e
 	if s.ports, err = f.plug(ctx, s.box, s.name, s.next); err != nil {
 		return s, err
 	}
-	if err := f.slot(ctx); err != nil {
-		return s, err
-	}
-	spec, err := f.a.boxes.Enter(ctx, &s.box, want.Spec.Image, f.ready.spec)
-	if err == nil {
-		spec, err = f.a.secrets.Own(f.name, spec)
-	}
-	if err == nil {
-		err = f.a.Runtime.Run(ctx, spec)
-	}
-	f.free()
+	spec := f.ready.spec
+	err = f.whileWanted(ctx, spec.Runtime, func(ctx context.Context) (err error) {
+		spec, err = f.enter(ctx, &s.box, want, spec, f.a.Runtime.Run)
+		return err
+	})
 	if err != nil {
 		return s, err
 	}

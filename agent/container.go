@@ -1,15 +1,18 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/instance"
@@ -36,23 +39,16 @@ func (a *applied) made(p prepared, want api.Function) {
 
 // make creates (and with runtime.Run starts) the container.
 func (f *function) make(ctx context.Context, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error, then container.State) error {
-	if err := f.slot(ctx); err != nil {
+	err := f.whileWanted(ctx, spec.Runtime, func(ctx context.Context) (err error) {
+		f.applied.made(f.ready, want)
+		f.applied.Container = f.box.ID()
+		if err := f.saveApplied(); err != nil {
+			return err
+		}
+		spec, err = f.enter(ctx, &f.box, want, spec, how)
 		return err
-	}
-	defer f.free()
-	f.applied.made(f.ready, want)
-	f.applied.Container = f.box.ID()
-	if err := f.saveApplied(); err != nil {
-		return err
-	}
-	spec, err := f.a.boxes.Enter(ctx, &f.box, want.Spec.Image, spec)
-	if err == nil {
-		spec, err = f.a.secrets.Own(f.name, spec)
-	}
+	})
 	if err != nil {
-		return err
-	}
-	if err := how(ctx, spec); err != nil {
 		return err
 	}
 	f.behind = false
@@ -70,11 +66,76 @@ func (f *function) make(ctx context.Context, want api.Function, spec container.S
 	return f.readPID(ctx)
 }
 
+// errNotWanted is of the start of a function that is not wanted any more, or not in that runtime.
+var errNotWanted = errors.New("it is not wanted any more")
+
+// whileWanted has a container made, which takes a slot of its runtime. It may take long, as where machines boot or an engine hangs: the status says what is waited for, and
+// its context ends when the function is not wanted any more.
+func (f *function) whileWanted(ctx context.Context, runtime string, start func(context.Context) error) error {
+	runtime = cmp.Or(runtime, f.a.RuntimeName)
+	wanted, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	this := &starting{runtime: runtime, cancel: cancel}
+	f.mu.Lock()
+	f.starting = this
+	f.cancelUnwanted()
+	f.mu.Unlock()
+	slow := time.AfterFunc(slowAfter, func() {
+		f.update(func(v *view) {
+			if f.starting == this && len(v.status.Conditions) == 0 && v.status.State != api.FunctionStarted { // else it says why the last one failed
+				v.status.Say(api.Condition{Type: api.ConditionWaiting, Reason: api.ReasonWaiting, Message: "its start in the runtime " + runtime + " is under way"})
+			}
+		})
+	})
+	defer slow.Stop()
+	free, err := f.a.slots.take(wanted, runtime)
+	if err == nil {
+		err = start(wanted)
+		free()
+	}
+	f.mu.Lock()
+	f.starting = nil
+	f.mu.Unlock()
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(wanted), errNotWanted) {
+		return fmt.Errorf("start of function %s: %w", f.name, errNotWanted)
+	}
+	return err
+}
+
+// enter makes a container in a sandbox. What a call that fails leaves, if anything, is removed later.
+func (f *function) enter(ctx context.Context, box *sandbox.Box, want api.Function, spec container.Spec, how func(context.Context, container.Spec) error) (container.Spec, error) {
+	spec, err := f.a.boxes.Enter(ctx, box, want.Spec.Image, spec)
+	if err == nil {
+		spec, err = f.a.secrets.Own(f.name, spec)
+	}
+	if err != nil {
+		return spec, err
+	}
+	if err = how(ctx, spec); errors.Is(err, container.ErrLeft) {
+		f.a.later(spec.ID)
+	}
+	return spec, err
+}
+
+// starting is a start that is under way.
+type starting struct {
+	runtime string
+	cancel  context.CancelCauseFunc
+}
+
+// cancelUnwanted ends a start that is of no use. f.mu is held.
+func (f *function) cancelUnwanted() {
+	if s := f.starting; s != nil && (f.forgot || f.want.Deleting != nil || desired(f.want) == api.FunctionStopped || cmp.Or(f.want.Spec.Runtime, f.a.RuntimeName) != s.runtime) {
+		s.cancel(errNotWanted)
+	}
+}
+
 func (f *function) start(ctx context.Context) error {
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, f.a.runtimeOf(f.container()))
+	if err != nil {
 		return err
 	}
-	defer f.free()
+	defer free()
 	if err := f.a.Runtime.Start(ctx, f.container()); err != nil {
 		return err
 	}
@@ -100,17 +161,6 @@ func limitsOf(c container.Status) api.Limits {
 	l := c.Limits
 	return api.Limits{CPUs: l.CPUs, CPUSet: l.CPUSet, MemoryBytes: l.Memory, Processes: l.PIDs, DiskBytesPerS: l.DiskBytes, DiskOpsPerS: l.DiskOps, RingBytes: l.Rings, Missing: l.Missing}
 }
-
-func (f *function) slot(ctx context.Context) error {
-	select {
-	case f.a.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (f *function) free() { <-f.a.slots }
 
 // await watches for the container's end, once.
 func (f *function) await(ctx context.Context) {
@@ -248,10 +298,11 @@ func (f *function) halt(ctx context.Context, why string) error {
 	f.numbers().Forget()
 	was := f.have
 	f.have = container.Stopped // its end is no crash
-	if err := f.slot(ctx); err != nil {
+	free, err := f.a.slots.take(ctx, f.a.runtimeOf(f.container()))
+	if err != nil {
 		return err
 	}
-	defer f.free()
+	defer free()
 	if was == container.Running || was == container.Created {
 		if err := f.a.Runtime.Stop(ctx, f.container(), stopGrace); err != nil {
 			f.have = was

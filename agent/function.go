@@ -59,6 +59,7 @@ type function struct {
 	cid      string             // id of its container, "" none
 	homes    map[string]home    // of instances that may settle flows or hand over AF_XDP sockets, by the switch's name
 	metrics  *metrics.Server    // nil: not listening
+	starting *starting          // nil: no container is being made
 	place    string             // what the switch's name of it has behind its own: "" or second
 
 	// Owned by the goroutine.
@@ -117,7 +118,9 @@ type view struct {
 	onFail api.OnFail
 	wasUp  bool           // it was up since its ports exist
 	former datapath.Ports // of the instance before: frames may be in it still
-	moving int64          // the generation that is reported until rules lead to the instance in force; 0: they do
+	// Whether the instance is a virtual machine, and whether the one before was.
+	machine, wasMachine bool
+	moving              int64 // the generation that is reported until rules lead to the instance in force; 0: they do
 }
 
 func newFunction(a *Agent, name, uid string, existing map[string]container.Status) *function {
@@ -126,8 +129,9 @@ func newFunction(a *Agent, name, uid string, existing map[string]container.Statu
 	if err != nil {
 		a.Log.Warn("find sandboxes", "function", name, "error", err)
 	}
+	f.last = a.lateOf(name)
 	if len(boxes) > 0 {
-		f.last, f.litter = boxes[len(boxes)-1].N, true
+		f.last, f.litter = max(f.last, boxes[len(boxes)-1].N), true
 	}
 	if c, ok := existing[name]; ok {
 		f.cid = c.ID
@@ -193,6 +197,7 @@ func (f *function) set(w api.Function) {
 	changed := f.want.Generation != w.Generation || (f.want.Deleting == nil) != (w.Deleting == nil)
 	f.want = w
 	f.seen.onFail = w.Spec.OnFail
+	f.cancelUnwanted()
 	f.mu.Unlock()
 	if changed {
 		f.poke()
@@ -204,6 +209,7 @@ func (f *function) forget() {
 	changed := !f.forgot
 	if changed {
 		f.forgot, f.left, f.keptTold = true, time.Now(), false
+		f.cancelUnwanted()
 	}
 	f.mu.Unlock()
 	if changed {
@@ -309,6 +315,10 @@ func (f *function) run(ctx context.Context) {
 				return
 			}
 			f.lacks = !f.alive && f.moves(want)
+			if errors.Is(err, errNotWanted) {
+				timer.Reset(0)
+				continue
+			}
 			if err == nil && (f.alive || f.have != container.Running) { // not while a start is under way: traffic waits for that
 				err = f.collect(ctx)
 			}

@@ -130,10 +130,11 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 			serves[r.Match] = true
 		}
 	}
-	inside := map[flow.Port]bool{}
+	inside := map[flow.Port]time.Duration{} // how long frames may be in an instance of a function
 	for _, v := range views {
 		if v.placed {
-			inside[v.ports.In], inside[v.ports.Out], inside[v.former.In], inside[v.former.Out] = true, true, true, true
+			now, before := drainsIn(v.machine), drainsIn(v.wasMachine)
+			inside[v.ports.In], inside[v.ports.Out], inside[v.former.In], inside[v.former.Out] = now, now, before, before
 		}
 	}
 	delete(inside, 0)
@@ -142,7 +143,7 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 		old[d.rule.Cookie] = true
 	}
 	for _, r := range a.installed {
-		if r.Stage != flow.Ingress || !inside[r.Match.InPort] || old[r.Cookie] {
+		if r.Stage != flow.Ingress || inside[r.Match.InPort] == 0 || old[r.Cookie] {
 			continue
 		}
 		if n := has[r.Cookie]; n != nil {
@@ -155,13 +156,13 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 			}
 		}
 		r.Priority = 0 // whatever is wanted goes first
-		a.draining = append(a.draining, draining{rule: r, until: now.Add(drainFor)})
+		a.draining = append(a.draining, draining{rule: r, until: now.Add(inside[r.Match.InPort])})
 	}
 	next := resync
 	kept := a.draining[:0]
 	for _, d := range a.draining {
 		left := d.until.Sub(now)
-		if left <= 0 || has[d.rule.Cookie] != nil || serves[d.rule.Match] || serves[flow.Match{InPort: d.rule.Match.InPort}] || !inside[d.rule.Match.InPort] {
+		if left <= 0 || has[d.rule.Cookie] != nil || serves[d.rule.Match] || serves[flow.Match{InPort: d.rule.Match.InPort}] || inside[d.rule.Match.InPort] == 0 {
 			continue
 		}
 		kept = append(kept, d)
@@ -173,6 +174,14 @@ func (a *Agent) withDraining(rules []flow.Rule, views map[string]view) ([]flow.R
 		out = append(out, d.rule)
 	}
 	return out, next
+}
+
+// drainsIn is how long frames may be in an instance: those in the queues of a machine whose processor is emulated come out late.
+func drainsIn(machine bool) time.Duration {
+	if machine {
+		return drainSlow
+	}
+	return drainFor
 }
 
 // drainCookie is the identity of a rule of an instance that another one has replaced.

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"weir.dev/weir/agent/sandbox"
 	"weir.dev/weir/api"
 	"weir.dev/weir/container"
 	"weir.dev/weir/netns"
@@ -37,7 +39,7 @@ const (
 type runtimes struct {
 	mu    sync.Mutex
 	known map[string]runtimeState
-	late  []string // containers that nobody wants, and that could not be deleted yet
+	late  []string // containers that nobody wants, or what is left of such, that could not be deleted yet
 }
 
 type runtimeState struct {
@@ -204,27 +206,41 @@ func (a *Agent) incapable(about container.About) *api.Condition {
 		Message: missingRuntime{a.Host, about.Name, about.Missing}.Error() + "; what runs goes on as it can, and starts anew when the runtime is back"}
 }
 
-// watchRuntimes looks at all runtimes, now and then again. Nobody waits for it.
+// watchRuntimes looks at all runtimes, now and then again, and more often at those that are missing and run functions. Nobody waits for it.
 func (a *Agent) watchRuntimes(ctx context.Context) {
 	if a.Runtimes == nil {
 		return
 	}
-	tick := time.NewTicker(a.LookEvery)
-	defer tick.Stop()
+	soon := time.NewTicker(min(runtimeAgain, a.LookEvery))
+	defer soon.Stop()
 	for {
 		a.lookAtRuntime(ctx, a.RuntimeName) // first: functions wait for it
-		var wg sync.WaitGroup
-		for _, name := range a.Runtimes.Names() {
-			if name != a.RuntimeName {
-				wg.Go(func() { a.lookAtRuntime(ctx, name) })
-			}
-		}
-		wg.Wait()
+		a.lookAtRuntimes(ctx, func(name string, _ runtimeState) bool { return name != a.RuntimeName })
 		a.deleteLate(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+		for next := time.Now().Add(a.LookEvery); time.Now().Before(next); {
+			select {
+			case <-ctx.Done():
+				return
+			case <-soon.C:
+			}
+			a.lookAtRuntimes(ctx, func(name string, s runtimeState) bool { return s.about.Missing != "" && a.runsIn(name) })
+			a.deleteLate(ctx)
+		}
+	}
+}
+
+// runsIn tells whether a function runs in a runtime, or did when it was last seen.
+func (a *Agent) runsIn(runtime string) bool {
+	return slices.ContainsFunc(a.all(), func(f *function) bool { return f.view().status.Runtime == runtime })
+}
+
+// lookAtRuntimes looks at some at the same time.
+func (a *Agent) lookAtRuntimes(ctx context.Context, which func(name string, s runtimeState) bool) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, name := range a.Runtimes.Names() {
+		if s, _ := a.runtimeState(name); which(name, s) {
+			wg.Go(func() { a.lookAtRuntime(ctx, name) })
 		}
 	}
 }
@@ -238,15 +254,37 @@ func (a *Agent) later(id string) {
 
 func (a *Agent) deleteLate(ctx context.Context) {
 	a.runtimes.mu.Lock()
-	late := a.runtimes.late
-	a.runtimes.late = nil
+	late := slices.Clone(a.runtimes.late)
 	a.runtimes.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, runtimeTells)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, id := range late {
-		if err := a.Runtime.Delete(ctx, id); err != nil && ctx.Err() == nil {
-			a.Log.Warn("remove orphan container", "container", id, "error", err)
-			a.later(id)
+		wg.Go(func() {
+			if err := a.Runtime.Delete(ctx, id); err != nil {
+				if !errors.Is(ctx.Err(), context.Canceled) {
+					a.Log.Warn("remove orphan container", "container", id, "error", err)
+				}
+				return
+			}
+			a.runtimes.mu.Lock()
+			defer a.runtimes.mu.Unlock()
+			a.runtimes.late = slices.DeleteFunc(a.runtimes.late, func(x string) bool { return x == id })
+		})
+	}
+}
+
+// lateOf is the highest number of a function's containers that are to be deleted: another one has a number of its own.
+func (a *Agent) lateOf(function string) (most int) {
+	a.runtimes.mu.Lock()
+	defer a.runtimes.mu.Unlock()
+	for _, id := range a.runtimes.late {
+		if name, n := sandbox.Of(id); name == function {
+			most = max(most, n)
 		}
 	}
+	return most
 }
 
 // hostRuntimes is what the host's status says of runtimes. Of those that have not told yet only the default counts as available: it has been opened.
@@ -290,7 +328,7 @@ func (a *Agent) noteOf(about container.About) string {
 func (a *Agent) ranBy(v *view, id string) {
 	v.status.Runtime = a.runtimeOf(id)
 	s, _ := a.runtimeState(v.status.Runtime)
-	v.status.RuntimeNote = a.noteOf(s.about)
+	v.status.RuntimeNote, v.machine = a.noteOf(s.about), s.about.Machine || v.status.Runtime == api.RuntimeKVM // which may not have told yet
 }
 
 // unsharedIn tells why functions in a runtime have no user namespaces of their own; nil: they have.

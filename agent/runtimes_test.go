@@ -3,9 +3,11 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,9 +21,13 @@ import (
 // engines are the runtimes of a desk beside oci, which is its d.runtime.
 type engines struct {
 	docker, bare, kvm *runtimefake.Runtime
-	left              bool // each may have containers
+	left              bool          // each may have containers
+	boots             chan struct{} // machines come up when it is closed; nil: at once
+	begun             atomic.Int32  // machines that were to come up
 	mu                sync.Mutex
-	missing           string // why there is no docker
+	missing           string   // why there is no docker
+	leaves            bool     // docker makes no container, and leaves something of it
+	deleted           []string // containers that docker was to delete
 }
 
 func (e *engines) set(missing string) {
@@ -44,6 +50,12 @@ func (e *engines) several(fallback string) func(*desk) {
 				Open: func(context.Context) (container.Runtime, error) {
 					if w := why(); w != "" {
 						return nil, errors.New(w)
+					}
+					if a.Machine && e.boots != nil {
+						return slowMachines{rt, e}, nil
+					}
+					if rt == e.docker {
+						return leaving{rt, e}, nil
 					}
 					return rt, nil
 				},
@@ -69,6 +81,47 @@ func (e *engines) several(fallback string) func(*desk) {
 
 func newEngines() *engines {
 	return &engines{docker: runtimefake.New(), bare: runtimefake.New(), kvm: runtimefake.New()}
+}
+
+// slowMachines come up when boots is closed.
+type slowMachines struct {
+	*runtimefake.Runtime
+	e *engines
+}
+
+func (s slowMachines) Run(ctx context.Context, spec container.Spec) error {
+	s.e.begun.Add(1)
+	select {
+	case <-s.e.boots:
+		return s.Runtime.Run(ctx, spec)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leaving is docker, which may leave something of a container that it could not make.
+type leaving struct {
+	*runtimefake.Runtime
+	e *engines
+}
+
+func (l leaving) Run(ctx context.Context, spec container.Spec) error {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.leaves {
+		return fmt.Errorf("no answer; %w", container.ErrLeft)
+	}
+	return l.Runtime.Run(ctx, spec)
+}
+
+func (l leaving) Delete(ctx context.Context, id string) error {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	if l.e.leaves {
+		return errors.New("no answer")
+	}
+	l.e.deleted = append(l.e.deleted, id)
+	return l.Runtime.Delete(ctx, id)
 }
 
 // only waits until a function's container, and no other one, is in a runtime.
@@ -326,4 +379,97 @@ func aMachineForwardsItself(t *testing.T) {
 	d.put("w", api.FunctionSpec{Image: "wire", Runtime: "kvm"})
 	d.only(e.kvm, "w", d.runtime)
 	forwards(e.kvm, "wire", "")
+}
+
+// Machines that take their time to come up hold up no function in another runtime: it starts, and starts anew when it has crashed.
+func slowMachinesHoldUpNobodyElse(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"), func(d *desk) { d.options.Parallel = 2 })
+	for _, name := range []string{"m1", "m2", "m3"} {
+		d.put(name, api.FunctionSpec{Runtime: "kvm"})
+	}
+	d.until("both places of machines are taken", func() bool { return e.begun.Load() == 2 })
+	d.put("fw", api.FunctionSpec{})
+	before := d.up("fw").Status.PID
+	d.runtime.Crash("fw.1", 3)
+	d.until("it runs again", func() bool { f := d.function("fw"); return f.Status.Healthy && f.Status.PID != before })
+	d.put("fw", api.FunctionSpec{Env: map[string]string{"A": "b"}})
+	d.until("it is changed", func() bool {
+		f := d.function("fw")
+		return f.Status.Healthy && f.Status.ObservedGeneration == f.Generation
+	})
+	close(e.boots)
+	for _, name := range []string{"m1", "m2", "m3"} {
+		d.up(name)
+	}
+}
+
+// A start that is under way ends when its function is deleted, or is to run in another runtime.
+func aStartThatIsNotWantedEnds(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"), func(d *desk) { d.options.Parallel = 2 })
+	deleted := func(name string) {
+		t.Helper()
+		d.must(d.client.Functions().Delete(t.Context(), name))
+		d.until(name+" is deleted", func() bool {
+			_, err := d.client.Functions().Get(t.Context(), name)
+			return errors.Is(err, api.ErrNotFound)
+		})
+	}
+	d.put("m1", api.FunctionSpec{Runtime: "kvm"})
+	d.put("m2", api.FunctionSpec{Runtime: "kvm"})
+	d.until("both are under way", func() bool { return e.begun.Load() == 2 })
+	d.put("m3", api.FunctionSpec{Runtime: "kvm"})
+	d.until("the third one has its ports, and waits for its turn", func() bool { return d.function("m3").Status.Ports.In != 0 })
+	deleted("m3")
+	deleted("m1")
+	d.put("m2", api.FunctionSpec{})
+	d.up("m2")
+	d.only(d.runtime, "m2", e.kvm)
+	d.put("m2", api.FunctionSpec{Runtime: "kvm"}) // the same of a change
+	d.until("the change is under way", func() bool { return e.begun.Load() == 3 })
+	deleted("m2")
+}
+
+// What a runtime left of a container that it could not make is removed when the runtime can. Until then no other container has the same id.
+func whatAFailedStartLeftGoesLater(t *testing.T) {
+	e := newEngines()
+	e.leaves = true
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("fw", api.FunctionSpec{Runtime: "docker"})
+	d.until("it has failed", func() bool { return strings.Contains(d.function("fw").Status.Message, "no answer") })
+	d.put("fw", api.FunctionSpec{})
+	d.up("fw")
+	e.mu.Lock()
+	e.leaves = false
+	e.mu.Unlock()
+	d.until("what was left is removed", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return slices.Contains(e.deleted, "fw.1")
+	})
+	d.until("the function runs on", func() bool { return d.function("fw").Status.Healthy })
+	for _, s := range d.runtime.Specs() {
+		if s.ID == "fw.1" {
+			t.Errorf("its container has the id %s", s.ID)
+		}
+	}
+}
+
+// A start that takes long is said to be under way.
+func TestASlowStartIsSaid(t *testing.T) {
+	e := newEngines()
+	e.boots = make(chan struct{})
+	d := newDesk(t, switchfake.Options{}, e.several("oci"))
+	d.put("m", api.FunctionSpec{Runtime: "kvm"})
+	d.until("its status says so", func() bool {
+		c := d.function("m").Status.Conditions.Get(api.ConditionWaiting)
+		return c != nil && c.Message == "its start in the runtime kvm is under way"
+	})
+	close(e.boots)
+	if s := d.up("m").Status; len(s.Conditions) > 0 {
+		t.Errorf("it is up, and says %+v", s.Conditions)
+	}
 }

@@ -19,6 +19,7 @@ var (
 	ErrNotFound = errors.New("container not found")
 	ErrState    = errors.New("container is in the wrong state")
 	ErrMissing  = errors.New("container runtime is not available") // on this host, now; see About.Missing
+	ErrLeft     = errors.New("something of the container may be left")
 )
 
 // AtOnce is how many operations on containers a machine does at once: two per core, since half of the time of one is waiting.
@@ -35,13 +36,14 @@ const (
 
 // About is what is known of one runtime on this host.
 type About struct {
-	Name    string
-	Version string          // of its programs, as they say it
-	Ports   []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
-	Userns  bool            // its containers can be in a user namespace: see Spec.Userns
-	Machine bool            // its containers have a kernel of their own: what acts in their network namespace acts before they see a frame
-	Missing string          // why it cannot be used here, and what would help; "": it can
-	Note    string          // what an operator should know of it, such as an emulated processor; "" nothing
+	Name        string
+	Version     string          // of its programs, as they say it
+	Ports       []portkind.Kind // by which its containers can be joined with a switch; see Runtime.PortKinds
+	Userns      bool            // its containers can be in a user namespace: see Spec.Userns
+	Machine     bool            // its containers have a kernel of their own: what acts in their network namespace acts before they see a frame
+	LeastMemory int64           // bytes that a container wants; 0: the runtime has no such bound
+	Missing     string          // why it cannot be used here, and what would help; "": it can
+	Note        string          // what an operator should know of it, such as an emulated processor; "" nothing
 }
 
 // Noted is a Runtime that finds out at work what About could not tell, such as how its machines come up on this host.
@@ -158,7 +160,8 @@ type LogOptions struct {
 type Runtime interface {
 	// PortKinds are the kinds of ports by which its containers can be joined with a switch, the preferred ones first. Only what works is named.
 	PortKinds() []portkind.Kind
-	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is.
+	// Create prepares a container: the process exists and waits. An equal one that exists already is left as it is. An error leaves nothing, but if it is ErrLeft: then
+	// Delete is to be called, until it succeeds. The same is true of Run.
 	Create(ctx context.Context, s Spec) error
 	// Start lets a created container run; a running one is left alone. A stopped one is made anew from its Spec.
 	Start(ctx context.Context, id string) error

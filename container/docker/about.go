@@ -184,8 +184,10 @@ func explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled):
 		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", errAway, err)
 	case client.IsErrConnectionFailed(err):
 		return fmt.Errorf("%w: start it (systemctl start docker): %w", errAway, err)
 	case strings.Contains(err.Error(), "no space left on device"):

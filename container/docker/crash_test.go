@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.dev/weir/container"
 	"weir.dev/weir/container/docker/dockerd"
 	"weir.dev/weir/container/kernel"
@@ -240,4 +242,26 @@ func TestEngineAway(t *testing.T) {
 			settles(t, d)
 		})
 	}
+}
+
+// An engine that hangs when it is asked for a container may make it later, when it goes on: the error says that something may be left, and Delete removes it.
+func TestEngineThatHangs(t *testing.T) {
+	t.Parallel()
+	d := private(t, "h", nil)
+	r, spec := fresh(t, d)
+	spec.ID, spec.Args = "a", waiting
+	must(t, r.Run(t.Context(), spec)) // the engine has the image
+	must(t, r.Delete(t.Context(), "a"))
+	must(t, unix.Kill(d.PID(), unix.SIGSTOP))
+	goOn := func() { must(t, unix.Kill(d.PID(), unix.SIGCONT)) }
+	t.Cleanup(goOn)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := r.Run(ctx, spec); !errors.Is(err, container.ErrLeft) || !errors.Is(err, errAway) {
+		t.Errorf("run while the engine hangs: %v", err)
+	}
+	goOn()
+	eventually(t, "the engine has made it", func() bool { return len(empty(t, d)) > 0 })
+	must(t, r.Delete(t.Context(), "a"))
+	settles(t, d)
 }

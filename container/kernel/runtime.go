@@ -297,7 +297,7 @@ func (r *Runtime) tryMake(ctx context.Context, e *entry, s container.Spec, run b
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
 		if perr := r.purge(clean, e, s.ID, keepLog); perr != nil {
-			err = errors.Join(err, perr)
+			err = fmt.Errorf("%w; %w: %w", err, container.ErrLeft, perr)
 		}
 		r.reapOrphans("")
 		err = full(err)

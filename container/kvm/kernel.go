@@ -92,6 +92,9 @@ func modulesOf(path string) string {
 	}
 	for _, p := range places {
 		if info, err := os.Stat(p); err == nil && info.IsDir() {
+			if real, err := filepath.EvalSymlinks(p); err == nil { // a walk does not follow a link
+				return real
+			}
 			return p
 		}
 	}

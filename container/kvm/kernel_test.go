@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,13 @@ func TestTheNewestKernelIsFound(t *testing.T) {
 	k, err := findKernel(filepath.Join(dir, "vmlinuz-*"))
 	if want := (linux{filepath.Join(dir, "vmlinuz-6.10.0-11-cloud-amd64"), filepath.Join(dir, "modules/6.10.0-11-cloud-amd64")}); err != nil || k != want {
 		t.Errorf("%+v, %v, want %+v", k, err, want)
+	}
+	link := filepath.Join(t.TempDir(), "vmlinuz-1")
+	if err := errors.Join(os.WriteFile(link, nil, 0o644), os.Symlink(k.modules, filepath.Join(filepath.Dir(link), "modules"))); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := findKernel(link); err != nil || l.modules != k.modules {
+		t.Errorf("modules by a link: %+v, %v, want %s", l, err, k.modules)
 	}
 }
 

@@ -80,9 +80,11 @@ type Engine struct {
 	joins time.Duration // how long a switch may take to serve its shared ports
 
 	booting chan struct{} // full: as many machines come up as there are processors, and more would only make all of them late
-	making  sync.Mutex    // held while what all machines have in common is made, or tried
+	making  chan struct{} // full: what all machines have in common is made, or tried
 	system  *system
 	shape   *shape
+	failed  error     // of the last trial, if no machine came up
+	tried   time.Time // when it ended
 
 	copying chan struct{}    // full: a template is made
 	finding sync.Mutex       // held while one is looked for or removed
@@ -106,7 +108,7 @@ func New(ctx context.Context, inst instance.Instance, o Options) (*Runtime, erro
 			return nil, fmt.Errorf("virtual machines: %w", err)
 		}
 	}
-	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, pauses: map[string]pause{}, alone: o.Alone}
+	e := &Engine{qemu: qemu, log: o.Log, want: o.Kernel, boots: bootsIn, joins: joinedIn, making: make(chan struct{}, 1), booting: make(chan struct{}, runtime.NumCPU()), copying: make(chan struct{}, 1), lines: map[string]*line{}, pauses: map[string]pause{}, alone: o.Alone}
 	r, err := kernel.New(ctx, inst, Name, o.Options, func(h *kernel.Home) (kernel.Engine, error) {
 		e.home = h
 		return e, nil
@@ -153,7 +155,7 @@ var answers kernel.PerFile[string]
 
 // About tells what is known of virtual machines here without booting one.
 func About(ctx context.Context, o Options) container.About {
-	a := container.About{Name: Name, Ports: (*Runtime)(nil).PortKinds(), Userns: true, Machine: true}
+	a := container.About{Name: Name, Ports: (*Runtime)(nil).PortKinds(), Userns: true, Machine: true, LeastMemory: minMemory}
 	qemu, err := exec.LookPath(cmp.Or(o.QEMU, QEMU))
 	if err := missing(o, err); err != nil {
 		a.Missing = err.Error()
@@ -180,8 +182,11 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err := r.engine.endStray(ctx); err != nil {
 		return err
 	}
-	r.engine.making.Lock()
-	defer r.engine.making.Unlock()
+	done, err := r.engine.turnToMake(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	r.engine.system = nil
 	for _, dir := range []string{r.engine.systemDir(), r.engine.roots().dir, filepath.Join(root, "templates"), r.engine.trialFile()} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -196,10 +201,23 @@ func (e *Engine) systemDir() string { return filepath.Join(e.home.Root(), "syste
 func (e *Engine) trialFile() string { return filepath.Join(e.home.Root(), "trial.json") }
 func (e *Engine) roots() roots      { return roots{filepath.Join(e.home.Root(), "roots")} }
 
+// turnToMake waits until nobody else makes, or tries, what all machines have in common.
+func (e *Engine) turnToMake(ctx context.Context) (done func(), err error) {
+	select {
+	case e.making <- struct{}{}:
+		return func() { <-e.making }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // common makes what all machines have in common, and finds out what a machine is to look like here.
 func (e *Engine) common(ctx context.Context) (system, shape, error) {
-	e.making.Lock()
-	defer e.making.Unlock()
+	done, err := e.turnToMake(ctx)
+	if err != nil {
+		return system{}, shape{}, err
+	}
+	defer done()
 	if e.system == nil {
 		k, err := findKernel(e.want)
 		if err != nil {
@@ -211,8 +229,14 @@ func (e *Engine) common(ctx context.Context) (system, shape, error) {
 		}
 		e.system = &s
 	}
+	if e.shape == nil && e.failed != nil && time.Since(e.tried) < trialAgain { // it takes minutes where machines hang: who has waited for it does not make another
+		return system{}, shape{}, e.failed
+	}
 	if e.shape == nil {
 		s, err := e.tryShapes(ctx, *e.system)
+		if err != nil && ctx.Err() == nil {
+			e.failed, e.tried = err, time.Now()
+		}
 		if err != nil {
 			return system{}, shape{}, err
 		}

@@ -56,8 +56,11 @@ func open(t testing.TB, inst instance.Instance) *Runtime {
 	}
 	r.engine.shape, r.engine.others = found.Load(), templates
 	t.Cleanup(func() {
-		r.engine.making.Lock()
-		defer r.engine.making.Unlock()
+		done, err := r.engine.turnToMake(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer done()
 		found.Store(r.engine.shape)
 	})
 	return r

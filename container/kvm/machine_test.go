@@ -539,6 +539,46 @@ func TestTries(t *testing.T) {
 	}
 }
 
+// Where no machine comes up the error has QEMU's words. Who has waited for the trial makes no other one at once.
+func TestATrialThatFailsIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	r, spec := fresh(t)
+	was := r.engine.shape
+	r.engine.shape = nil
+	defer func() { r.engine.shape = was }() // it is other tests', too
+	_ = os.Remove(r.engine.trialFile())
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls")
+	if err := errors.Join(os.Chmod(dir, 0o777), os.Chmod(filepath.Dir(dir), 0o755),
+		os.WriteFile(filepath.Join(dir, "qemu"), []byte("#!/bin/sh\necho >>"+calls+"\necho its own words >&2\nexit 1\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	r.engine.qemu = filepath.Join(dir, "qemu")
+	spec.ID, spec.Args = "a", waiting
+	count := 0
+	for round := range 2 {
+		err := r.Run(t.Context(), spec)
+		if err == nil || !strings.Contains(err.Error(), "no virtual machine comes up here: ") || !strings.Contains(err.Error(), "its own words") {
+			t.Errorf("round %d: %v", round, err)
+		}
+		text, err := os.ReadFile(calls)
+		if n := len(text); err != nil || n == 0 || round > 0 && n != count {
+			t.Errorf("round %d: %d calls of QEMU, %v; %d before", round, n, err, count)
+		}
+		count = len(text)
+	}
+	done, err := r.engine.turnToMake(t.Context()) // another is at it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	hurry, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.Run(hurry, spec); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside another trial: %v", err)
+	}
+}
+
 func TestWhatAHostLacks(t *testing.T) {
 	empty := t.TempDir()
 	notKernel := filepath.Join(empty, "vmlinuz-1")

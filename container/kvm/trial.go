@@ -25,6 +25,9 @@ const nobody = 65534
 // trialIn bounds one trial. A processor that is the host's own is quick, or it does not work.
 var trialIn = map[string]time.Duration{"kvm": 15 * time.Second, "tcg": 2 * bootsIn}
 
+// trialAgain is how long a trial counts in which no machine came up.
+const trialAgain = time.Minute
+
 // trial is what was found out, and about what.
 type trial struct {
 	About string // the host's boot, QEMU, and the system

@@ -64,8 +64,11 @@ func checkVersion(ctx context.Context, cli string) (version, warning string, err
 	if err != nil {
 		return "", "", err
 	}
-	pkg, unknown := packages.Of(cli, func() (string, error) { return distribution(ctx, cli) })
 	version, _, _ = strings.Cut(text, "\n")
+	if !runtimes.MatchString(text) {
+		return "", "", fmt.Errorf("%s --version says %q: want the program of an OCI runtime, such as runc or crun", cli, version)
+	}
+	pkg, unknown := packages.Of(cli, func() (string, error) { return distribution(ctx, cli) })
 	warning, err = judge(text, pkg)
 	if errors.Is(err, ErrVulnerable) && unknown != nil && !errors.Is(unknown, exec.ErrNotFound) {
 		err = fmt.Errorf("%w, unless its distribution has repaired it, which could not be found out: %w", err, unknown)
@@ -111,6 +114,10 @@ func askPackages(ctx context.Context, args ...string) (string, error) {
 	}
 	return strings.TrimSpace(string(out)), nil
 }
+
+// runtimes is in what programs of OCI runtimes say of themselves: "runc version 1.1.5", "kata-runtime  : 3.2.0", "version: 0.6.1", "spec: 1.0.2"; and not in what others
+// say, such as lxc-start ("5.0.2").
+var runtimes = regexp.MustCompile(`(?mi)^\s*(\S+ version|version\s*:|\S+\s+: |.*\bspecs?\b)`)
 
 var runcVersion = regexp.MustCompile(`(?m)^runc version v?(\d+)\.(\d+)\.(\d+)`)
 

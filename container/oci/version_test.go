@@ -114,3 +114,22 @@ func TestDistribution(t *testing.T) {
 		}
 	}
 }
+
+// A program that is none of an OCI runtime is found out before it is to make a container.
+func TestProgramsOfOtherThings(t *testing.T) {
+	for text, want := range map[string]bool{
+		"runc version 1.1.5+ds1\nspec: 1.0.2-dev\n": true, "crun version 1.8.1\n": true, "runsc version release-20240212.0\n": true, "youki version 0.3.3\n": true,
+		"kata-runtime  : 3.2.0\n   commit   : a\n   OCI specs: 1.0.2\n": true, "sysbox-runc\n\tedition: \tCommunity Edition (CE)\n\tversion: \t0.6.1\n": true,
+		"5.0.2\n": false, "": false, "true (GNU coreutils) 9.1\nCopyright (C) 2022\nLicense GPLv3+: GNU GPL version 3 or later.\n": false,
+	} {
+		if got := runtimes.MatchString(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	program := filepath.Join(t.TempDir(), "other")
+	must(t, os.WriteFile(program, []byte("#!/bin/sh\necho 5.0.2\n"), 0o755))
+	want := program + ` --version says "5.0.2": want the program of an OCI runtime, such as runc or crun`
+	if a := About(t.Context(), Options{CLI: program}); a.Missing != want {
+		t.Errorf("%q, want %q", a.Missing, want)
+	}
+}

@@ -61,6 +61,32 @@ func runtimesOf(ctx context.Context, t *testing.T, r *rig.Rig) (h api.Host) {
 	return h
 }
 
+// everyRuntime is a Weir whose host has all runtimes but rkt, which no distribution has: a Docker engine of its own, at docker, and a kernel for machines.
+func everyRuntime(t *testing.T) (r *rig.Rig, ctx context.Context, docker string) {
+	t.Helper()
+	docker = rig.DockerEngine(t)
+	r, ctx = rig.Bare(t, rig.Options{Args: []string{"--kvm-kernel", rig.MachineKernel(t)}})
+	r.Extra = []string{"DOCKER_HOST=" + docker}
+	if err := r.Up(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return r, ctx, docker
+}
+
+// there are the runtimes by which functions can be joined with the host's switch: all but rkt.
+func there(t *testing.T, h api.Host) (out []api.HostRuntime) {
+	t.Helper()
+	for _, x := range h.Status.Runtimes {
+		switch {
+		case x.Available && portkind.Join(x.Ports, h.Status.SwitchPorts) != "":
+			out = append(out, x)
+		case x.Name != "rkt":
+			t.Errorf("runtime %s: %s", x.Name, x.Why)
+		}
+	}
+	return out
+}
+
 // portNames are those of the function's ports, as the switch has them.
 func portNames(ctx context.Context, t *testing.T, r *rig.Rig) string {
 	t.Helper()
@@ -80,7 +106,7 @@ func portNames(ctx context.Context, t *testing.T, r *rig.Rig) string {
 // A function moves from its host's default to each other runtime that the host has, and back, while traffic flows: nothing is lost, nothing forbidden
 // passes, its ports are the same.
 func TestAFunctionChangesItsRuntime(t *testing.T) {
-	r, ctx := rig.ForTest(t, rig.Options{})
+	r, ctx, _ := everyRuntime(t)
 	r.MustApply(ctx, t, ofRuntime(r, ""))
 	h := runtimesOf(ctx, t, r)
 	if is, ok := h.Status.RuntimeOf("oci"); !ok || !is.Available || is.Version == "" {
@@ -88,11 +114,7 @@ func TestAFunctionChangesItsRuntime(t *testing.T) {
 	}
 	runsIn(ctx, t, r, h.Status.Runtime)
 	ports := portNames(ctx, t, r)
-	for _, x := range h.Status.Runtimes {
-		if !x.Available || portkind.Join(x.Ports, h.Status.SwitchPorts) == "" {
-			fmt.Printf("runtime %s: not here: %s\n", x.Name, x.Why)
-			continue
-		}
+	for _, x := range there(t, h) {
 		there, back, forbidden := counted(ctx, t, r, func() { r.MustApply(ctx, t, ofRuntime(r, named(x))) })
 		if there.Lost+back.Lost+there.Duplicated+back.Duplicated != 0 || forbidden.Received != 0 {
 			t.Errorf("to %s: there %+v, back %+v, %d forbidden passed", x.Name, there, back, forbidden.Received)
@@ -101,7 +123,7 @@ func TestAFunctionChangesItsRuntime(t *testing.T) {
 		if now := portNames(ctx, t, r); now != ports {
 			t.Errorf("in %s its ports are %s, were %s", x.Name, now, ports)
 		}
-		fmt.Printf("runtime %s: %d datagrams there, %d back, none lost\n", x.Name, there.Sent, back.Sent)
+		fmt.Printf("runtime %s: %d datagrams there, %d back, %d lost\n", x.Name, there.Sent, back.Sent, there.Lost+back.Lost)
 	}
 	r.MustApply(ctx, t, ofRuntime(r, ""))
 	runsIn(ctx, t, r, h.Status.Runtime)
@@ -110,12 +132,9 @@ func TestAFunctionChangesItsRuntime(t *testing.T) {
 // Daemons that are killed at any moment of a change of runtime leave one container for each function, and nothing in the other runtimes.
 func TestKilledWhileARuntimeChanges(t *testing.T) {
 	t.Parallel()
-	r, ctx := rig.ForTest(t, rig.Options{})
+	r, ctx, docker := everyRuntime(t)
 	r.MustApply(ctx, t, ofRuntime(r, ""))
-	h := runtimesOf(ctx, t, r)
-	there := slices.DeleteFunc(h.Status.Runtimes, func(x api.HostRuntime) bool {
-		return !x.Available || portkind.Join(x.Ports, h.Status.SwitchPorts) == ""
-	})
+	there := there(t, runtimesOf(ctx, t, r))
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -138,6 +157,16 @@ func TestKilledWhileARuntimeChanges(t *testing.T) {
 		boxes, berr := os.ReadDir(filepath.Join("/run/weir", r.Name, "sandboxes"))
 		bundles, gerr := filepath.Glob(filepath.Join("/run/weir", r.Name, "*/bundles/*"))
 		return err == nil && berr == nil && gerr == nil && len(written) == 2 && len(boxes) == 2 && len(bundles) <= 2, fmt.Sprint(written, boxes, bundles, err, berr, gerr)
+	})
+	rig.Eventually(ctx, t, "no machine, and no container in the engine, is left", func() (bool, string) {
+		list, err := r.Run(ctx, "", "docker", "--host", docker, "ps", "--all", "--quiet")
+		groups, gerr := filepath.Glob("/sys/fs/cgroup/*/weir/" + r.Name + "@kvm/*/cgroup.procs")
+		procs := ""
+		for _, g := range groups {
+			raw, _ := os.ReadFile(g)
+			procs += string(raw)
+		}
+		return err == nil && gerr == nil && list+procs == "", fmt.Sprint(list, groups, procs, err, gerr)
 	})
 	if _, err := r.Ping(ctx, r.Alice(), rig.BobAddr, 3, "0.02"); err != nil {
 		t.Error(err)
