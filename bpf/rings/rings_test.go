@@ -62,6 +62,8 @@ func serve() {
 			}
 		case "take": // how often, a way
 			err = take(strings.Join(f[2:], " "), n[1])
+		case "connects": // a socket that comes from accept, and whose listener is told of errors
+			err = errors.Join(upLo(), connects())
 		case "dup": // socket, another name of it
 			sockets[f[2]], err = unix.FcntlInt(uintptr(sockets[f[1]]), unix.F_DUPFD_CLOEXEC, 0)
 		case "pass": // socket: it waits to be received
