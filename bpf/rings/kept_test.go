@@ -38,7 +38,7 @@ var taken = map[string]func(i int) error{
 	"memberships":                            joined,
 	"memberships of IPv4":                    joined4,
 	"sources":                                sourced,
-	"filters":                                func(int) error { return filtered(optmem() / 131) }, // the most that the kernel takes of such statements
+	"filters":                                func(int) error { return filtered((optmem() - 2048) / 131) }, // the most that the kernel takes of such statements
 }
 
 const sent = unix.SOF_TIMESTAMPING_TX_SCHED | unix.SOF_TIMESTAMPING_TX_SOFTWARE
@@ -303,7 +303,7 @@ func takes(t *testing.T, way string) (took, counted int64) {
 	case strings.Contains(way, "TCP"):
 		sockets = 300
 	case way == "memberships": // the kernel goes over all of them for each
-		most, sockets = 6*mib, 12
+		most, sockets = 6*mib, 12*(128<<10)/optmem()
 	}
 	scope := group(t, top(), fmt.Sprintf("weir-kept-%d-%d", os.Getpid(), time.Now().UnixNano()))
 	b := attached(t, scope, uint64(most))
