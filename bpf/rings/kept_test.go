@@ -38,7 +38,7 @@ var taken = map[string]func(i int) error{
 	"memberships":                            joined,
 	"memberships of IPv4":                    joined4,
 	"sources":                                sourced,
-	"filters":                                func(int) error { return filtered((optmem() - 2048) / 131) }, // the most that the kernel takes of such statements
+	"filters":                                func(int) error { return filtered(optmem() / 200) }, // about the most that the kernel takes of such statements
 }
 
 const sent = unix.SOF_TIMESTAMPING_TX_SCHED | unix.SOF_TIMESTAMPING_TX_SOFTWARE
