@@ -38,7 +38,7 @@ var taken = map[string]func(i int) error{
 	"memberships":                            joined,
 	"memberships of IPv4":                    joined4,
 	"sources":                                sourced,
-	"filters":                                func(int) error { return filtered(optmem() / 200) }, // about the most that the kernel takes of such statements
+	"filters":                                func(int) error { return filtered(setting("optmem_max") / 200) }, // about the most that the kernel takes of such statements
 }
 
 const sent = unix.SOF_TIMESTAMPING_TX_SCHED | unix.SOF_TIMESTAMPING_TX_SOFTWARE
@@ -303,7 +303,7 @@ func takes(t *testing.T, way string) (took, counted int64) {
 	case strings.Contains(way, "TCP"):
 		sockets = 300
 	case way == "memberships": // the kernel goes over all of them for each
-		most, sockets = 6*mib, 12*(128<<10)/optmem()
+		most, sockets = 6*mib, 12*(128<<10)/setting("optmem_max")
 	}
 	scope := group(t, top(), fmt.Sprintf("weir-kept-%d-%d", os.Getpid(), time.Now().UnixNano()))
 	b := attached(t, scope, uint64(most))
@@ -506,7 +506,7 @@ func TestOptionsCount(t *testing.T) {
 	a.does(unix.ENOMEM, fmt.Sprintf("filter x %d 65", unix.SO_ATTACH_REUSEPORT_CBPF))
 	counts(0)
 	a.does(0, fmt.Sprintf("set x %d %d 1", unix.SOL_SOCKET, unix.SO_ZEROCOPY))
-	counts(optmem())
+	counts(setting("optmem_max"))
 	a.does(0, fmt.Sprintf("set x %d %d 1", unix.SOL_SOCKET, unix.SO_ZEROCOPY))
 	counts(0)
 	a.does(0, "close x")
@@ -514,12 +514,4 @@ func TestOptionsCount(t *testing.T) {
 	if got := swept(t, b)["one"].Refused; got != 1 {
 		t.Errorf("%d refused, want 1", got)
 	}
-}
-
-// optmem is what the kernel keeps for options of a socket, but for what hangs on that.
-func optmem() int {
-	if n := setting("optmem_max"); n != 0 {
-		return n
-	}
-	return 128 << 10
 }

@@ -207,6 +207,9 @@ func join(t *testing.T, dir string) *member {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), asks+"=1")
+	for _, name := range []string{"rmem_max", "optmem_max"} { // older kernels do not show them in its network namespace
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s_%s=%d", asks, name, setting(name)))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd()), Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -308,6 +311,9 @@ var packets = sync.OnceValue(func() uint64 {
 
 // setting is one of the host for all sockets.
 func setting(name string) int {
+	if n, err := strconv.Atoi(os.Getenv(asks + "_" + name)); err == nil {
+		return n
+	}
 	raw, err := os.ReadFile("/proc/sys/net/core/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0 // in another network namespace than the host's, where nobody asks
