@@ -128,6 +128,8 @@ func attach(dir, pins string, most uint64) (_ *Bound, err error) {
 	return b, nil
 }
 
+const usualOptmem = 128 << 10
+
 // likeHost gives programs the host's settings as they are now.
 func likeHost(spec *ebpf.CollectionSpec) error {
 	for _, name := range []string{"rmem_max", "optmem_max"} {
@@ -141,6 +143,9 @@ func likeHost(spec *ebpf.CollectionSpec) error {
 		n, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 32)
 		if err != nil {
 			return fmt.Errorf("net.core.%s: %w", name, err)
+		}
+		if name == "optmem_max" { // functions' network namespaces have the usual one since Linux 6.7, whatever the host has
+			n = max(n, usualOptmem)
 		}
 		if err := spec.Variables[name].Set(uint32(n)); err != nil {
 			return fmt.Errorf("net.core.%s: %w", name, err)
