@@ -141,7 +141,7 @@ func keptIsBounded(ctx context.Context, t *testing.T, r *rig.Rig, said string) {
 		t.Logf("kept: %s; missing: %s", said, f.Status.Limits.Missing)
 		return
 	}
-	const made, queue, groups = 120 << 10, 212992, 1000 * 512
+	const made, queue, groups = 120 << 10, 212992, 30 * 512
 	if all, most := hold*made+told*(made+queue)+in*(made+groups), f.Status.Limits.RingBytes; all > most || all < most-2*mostOfSocket {
 		t.Errorf("kept: %s, which count %d KiB, want about %d", said, all>>10, most>>10)
 	}
