@@ -338,7 +338,7 @@ func socketsFeature() api.Feature {
 		err = containers.CheckSockets()
 	}
 	if err != nil {
-		f.OK, f.Detail = false, err.Error()+": a function can take the host's memory by many netlink sockets, and with CAP_NET_RAW by many packet sockets"
+		f.OK, f.Detail = false, err.Error()+": a function can take the host's memory by many sockets that are not seen"
 	}
 	return f
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 //go:build ignore
-// Bounds the memory that the kernel counts against no cgroup, for each group below one: rings of packet and AF_XDP sockets, and queues of netlink, packet, raw and other sockets.
+// Bounds the memory that the kernel counts against no cgroup, for each group below one: rings of packet and AF_XDP sockets, queues of netlink, packet, raw and other sockets, what
+// UDP sockets hold back, what sockets are told of what they have sent, and what some options have the kernel keep.
 #include <stdbool.h>
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -9,11 +10,26 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
+#define SOL_IP	   0
 #define SOL_SOCKET 1
+#define SOL_TCP	   6
+#define SOL_IPV6   41
 #define SO_SNDBUF  7
 #define SO_RCVBUF  8
 #define SO_SNDBUFFORCE 32
 #define SO_RCVBUFFORCE 33
+#define SO_ATTACH_FILTER 26
+#define SO_TIMESTAMPING 37
+#define SO_WIFI_STATUS 41
+#define SO_ATTACH_REUSEPORT_CBPF 51
+#define SO_ZEROCOPY 60
+#define SO_TXTIME  61
+#define SO_TIMESTAMPING_NEW 65
+#define SENDING	   0x40303 // of the flags of SO_TIMESTAMPING, those for what is sent
+#define IP_RECVERR 11
+#define IP_MSFILTER 41
+#define IPV6_RECVERR 25
+#define MCAST_MSFILTER 48
 #define AF_UNIX	   1
 #define AF_INET	   2
 #define AF_INET6   10
@@ -42,6 +58,12 @@
 #define USUAL	   212992    // bytes of a queue as kernels have it; what is asked for they double
 #define LONGEST	   (4 << 20) // of a queue of what is received
 #define LAST	   32768     // of the message that fills a queue: a part of a dump of netlink
+#define CORKED	   (120 << 10) // that a UDP socket can hold back: a datagram of 64 KiB in fragments for paths of 1,280 bytes
+#define MEMBER	   512	 // at most, of what a membership or an option as large takes
+#define SOURCE	   8	 // of what the kernel keeps for each byte of a list of sources
+#define STATION	   256	 // of what an address takes that a packet socket asks for
+#define STATEMENT  64	 // of what a statement of a filter takes, compiled and as it was
+#define STATEMENTS 64	 // of a filter that chooses among sockets of a port
 #define TRIES	   64    // of a change at the same time as others'
 
 struct group {
@@ -104,6 +126,17 @@ struct {
 	__type(value, struct ring);
 } sockets SEC(".maps");
 
+// Sockets of TCP that are told of errors, and those that they accept. It is no part of what is counted: that goes from no socket to another.
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u64);
+} heirs SEC(".maps");
+
+// As the host has them: net.core.rmem_max, net.core.optmem_max.
+const volatile __u32 rmem_max = USUAL, optmem_max = 128 << 10;
+
 // Sockets that are about to be refused.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -112,7 +145,8 @@ struct {
 	__type(value, __u64);
 } denied SEC(".maps");
 
-enum { RX, TX, UMEM, RECEIVE, SEND, FILL, COMPLETION, QUEUE, SENT };
+// LENGTH is no kind, but the longest queue of what is received that was asked for, of a socket that is counted.
+enum { RX, TX, UMEM, RECEIVE, SEND, FILL, COMPLETION, QUEUE, SENT, ERRORS, LENGTH, GROUPS, FILTER, ZEROCOPY };
 
 // counted tells whether the kernel counts a socket's queues against a cgroup: those of AF_UNIX as they are allocated (GFP_KERNEL_ACCOUNT), those of TCP, MPTCP, UDP and SCTP
 // as they are taken (struct proto has memory_allocated). It counts those of no other family, and no raw or ping sockets of these.
@@ -135,6 +169,17 @@ static __always_inline bool counted(int family, int type, int protocol)
 	return false;
 }
 
+static __always_inline bool of_ip(int family)
+{
+	return family == AF_INET || family == AF_INET6;
+}
+
+// corks tells whether a socket can hold back what is to be sent (MSG_MORE). The kernel counts that against no cgroup.
+static __always_inline bool corks(int family, int type, int protocol)
+{
+	return of_ip(family) && type == SOCK_DGRAM && (!protocol || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE);
+}
+
 // bounded tells whether an option is one that takes memory by the caller's number.
 static __always_inline bool bounded(struct bpf_sockopt *ctx)
 {
@@ -143,14 +188,61 @@ static __always_inline bool bounded(struct bpf_sockopt *ctx)
 	return ctx->level == SOL_XDP && ctx->optname >= XDP_RX_RING && ctx->optname <= XDP_UMEM_COMPLETION_RING;
 }
 
-// of_queue tells whether an option is the length of a queue that is counted nowhere.
-static __always_inline bool of_queue(struct bpf_sockopt *ctx)
+// of_queue tells whether an option is the length of a queue that is counted nowhere. What a socket is told of what it has sent is as long as what it receives, and counted nowhere.
+static __always_inline bool of_queue(struct bpf_sock *sk, int level, int name)
 {
-	int name = ctx->optname;
-	struct bpf_sock *sk = ctx->sk;
+	bool received = name == SO_RCVBUF || name == SO_RCVBUFFORCE, sent = name == SO_SNDBUF || name == SO_SNDBUFFORCE;
 
-	return ctx->level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_RCVBUFFORCE || name == SO_SNDBUF || name == SO_SNDBUFFORCE) && sk &&
-	       !counted(sk->family, sk->type, sk->protocol);
+	if (level != SOL_SOCKET || (!received && !sent))
+		return false;
+	return !counted(sk->family, sk->type, sk->protocol) || (received && of_ip(sk->family));
+}
+
+// tells tells whether an option may have the kernel tell a socket of what it has sent.
+static __always_inline bool tells(struct bpf_sock *sk, int level, int name)
+{
+	if (!of_ip(sk->family) || !counted(sk->family, sk->type, sk->protocol))
+		return false;
+	if (level == SOL_SOCKET)
+		return name == SO_TIMESTAMPING || name == SO_TIMESTAMPING_NEW || name == SO_TXTIME || name == SO_WIFI_STATUS;
+	return (level == SOL_IP && name == IP_RECVERR) || (level == SOL_IPV6 && name == IPV6_RECVERR);
+}
+
+// kept is how many bytes the kernel keeps for an option besides what it counts, and of which kind they are; most is how many it keeps at most in all of that kind. Of most options it
+// keeps what others of the kind have had it keep.
+static __always_inline __u64 kept(int level, int name, __u64 length, __u64 statements, __u32 *kind, __u64 *most)
+{
+	*kind = GROUPS;
+	*most = 10ULL * optmem_max; // the kernel charges 56 of the bytes of a membership
+	if (level == SOL_SOCKET) {
+		*most = 0;
+		if (name == SO_ATTACH_FILTER) {
+			*kind = FILTER;
+			*most = (statements + 1) * STATEMENT;
+		} else if (name == SO_ZEROCOPY) {
+			*kind = ZEROCOPY;
+			*most = optmem_max;
+		}
+		return *most;
+	}
+	if (level == SOL_PACKET && name == PACKET_ADD_MEMBERSHIP) {
+		*most = -1;
+		return STATION;
+	}
+	if (level == SOL_TCP)
+		return name == 14 || name == 32 || name == 38 ? MEMBER : 0; // TCP_MD5SIG, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY
+	if (level != SOL_IP && level != SOL_IPV6)
+		return 0;
+	if ((level == SOL_IP && name == IP_MSFILTER) || name == MCAST_MSFILTER)
+		return MEMBER + SOURCE * length;
+	if (name == 42 || name == 43 || name == 44 || name == 46) // MCAST_JOIN_GROUP, MCAST_BLOCK_SOURCE, MCAST_UNBLOCK_SOURCE, MCAST_JOIN_SOURCE_GROUP
+		return MEMBER;
+	if (level == SOL_IP) // IP_ADD_MEMBERSHIP, IP_UNBLOCK_SOURCE, IP_BLOCK_SOURCE, IP_ADD_SOURCE_MEMBERSHIP
+		return name == 35 || (name >= 37 && name <= 39) ? MEMBER : 0;
+	if (name == 20 || name == 27 || name == 32) // IPV6_ADD_MEMBERSHIP, IPV6_JOIN_ANYCAST, IPV6_FLOWLABEL_MGR
+		return MEMBER;
+	// IPV6_2292PKTOPTIONS, IPV6_HOPOPTS, IPV6_RTHDRDSTOPTS, IPV6_RTHDR, IPV6_DSTOPTS
+	return name == 6 || name == 54 || name == 55 || name == 57 || name == 59 ? MEMBER + length : 0;
 }
 
 // power is the least power of 2 that is not below n.
@@ -310,17 +402,47 @@ static __always_inline __u64 pooled(struct group *group, __u32 kind, __u64 frame
 	return -1;
 }
 
+// add has a socket count more for the group that has made it; id is whose it is if nobody has. False: it is more than that one may have.
+static __always_inline bool add(struct ring *ring, __u64 id, int kind, __u64 more, __u64 most)
+{
+	__u64 owner = __sync_val_compare_and_swap(&ring->group, 0, id);
+	struct group *group;
+
+	if (owner)
+		id = owner;
+	group = group_of(id);
+	if (!group)
+		return false;
+	// First the socket, then the group: see weir_rings.
+	__sync_fetch_and_add(&ring->queues, more);
+	if (!grant(group, id, more, most)) {
+		__sync_fetch_and_add(&ring->queues, -more);
+		return false;
+	}
+	__sync_fetch_and_add(&group->queues, more);
+	__sync_fetch_and_add(&ring->most[kind & 15], more);
+	return true;
+}
+
+// refused notes that a socket's group did not get more.
+static __always_inline void refused(struct ring *ring, __u64 id)
+{
+	struct group *group = group_of(ring && ring->group ? ring->group : id);
+
+	if (group)
+		__sync_fetch_and_add(&group->refused, 1);
+}
+
 // queue lets a queue become longer, if half of what the group may have is left for the rest. Else it stays as long as it is counted; the kernel does not tell either when it
 // cuts what was asked for.
-static __always_inline int queue(struct bpf_sockopt *ctx)
+static __noinline int queue(struct bpf_sockopt *ctx)
 {
 	bool sent = ctx->optname == SO_SNDBUF || ctx->optname == SO_SNDBUFFORCE;
 	__u32 zero = 0, *value = ctx->optval;
 	int kind = sent ? SENT : QUEUE;
-	__u64 id, owner, had, more;
 	struct bound *bound;
-	struct group *group;
 	struct ring *ring;
+	__u64 had, more;
 
 	if ((void *)(value + 1) > (void *)ctx->optval_end)
 		return 1; // the kernel refuses it
@@ -329,6 +451,20 @@ static __always_inline int queue(struct bpf_sockopt *ctx)
 	if (!bound || !ctx->sk)
 		return 0;
 	ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, 0);
+	if (counted(ctx->sk->family, ctx->sk->type, ctx->sk->protocol)) {
+		// What it may be told of is as long. The kernel has the socket locked here, but not from here until the queue is longer: so tell looks at what was asked for.
+		if (!ring)
+			ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!ring)
+			return refuse();
+		more = 2ULL * (*value < rmem_max || ctx->optname == SO_RCVBUFFORCE ? *value : rmem_max);
+		if (!ring->most[ERRORS]) {
+			if (ring->most[LENGTH] < more)
+				ring->most[LENGTH] = more;
+			return 1;
+		}
+		kind = ERRORS;
+	}
 	had = ring && ring->most[kind] ? ring->most[kind] : 2 * USUAL;
 	if (!sent && *value > LONGEST)
 		*value = LONGEST;
@@ -339,26 +475,130 @@ static __always_inline int queue(struct bpf_sockopt *ctx)
 	// One message as long as a queue of what is sent may wait in each socket that it is sent to. Everybody may send such ones by this protocol.
 	if (sent && ctx->sk->family == AF_NETLINK && ctx->sk->protocol == NETLINK_USERSOCK)
 		goto usual;
-	id = place(bound->scope);
-	group = group_of(id);
 	if (!ring)
 		ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!group || !ring)
+	if (!ring)
 		goto usual;
-	owner = __sync_val_compare_and_swap(&ring->group, 0, id);
-	if (owner && owner != id)
+	if (ring->group && ring->group != place(bound->scope))
+		goto usual; // another's socket
+	if (!add(ring, place(bound->scope), kind, more, bound->bytes / 2))
 		goto usual;
-	__sync_fetch_and_add(&ring->queues, more);
-	if (!grant(group, id, more, bound->bytes / 2)) {
-		__sync_fetch_and_add(&ring->queues, -more);
-		goto usual;
-	}
-	__sync_fetch_and_add(&group->queues, more);
-	__sync_fetch_and_add(&ring->most[kind], ring->most[kind] ? more : had + more);
+	if (ring->most[kind] == more) // the first time
+		__sync_fetch_and_add(&ring->most[kind], had);
 	return 1;
 usual:
 	*value = had / 2;
 	return 1;
+}
+
+// tell has what a socket may be told of what it has sent count, in as long a queue as that of what it receives.
+static __noinline int tell(struct bpf_sockopt *ctx)
+{
+	__u32 zero = 0, *flags = ctx->optval;
+	int length = 0, level = ctx->level;
+	__u64 id, most, one = 1;
+	struct bound *bound;
+	struct ring *ring;
+
+	// The kernel may find other flags than there are here. But weir_ip_sent sees what is sent.
+	if (level == SOL_SOCKET && (ctx->optname == SO_TIMESTAMPING || ctx->optname == SO_TIMESTAMPING_NEW) && ((void *)(flags + 1) > (void *)ctx->optval_end || !(*flags & SENDING)))
+		goto granted;
+	bound = bpf_map_lookup_elem(&bounds, &zero);
+	if (!bound || !ctx->sk)
+		return 0;
+	id = place(bound->scope);
+	ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!ring)
+		goto refused;
+	if (ctx->sk->protocol == IPPROTO_TCP && level != SOL_SOCKET && !bpf_sk_storage_get(&heirs, ctx->sk, &one, BPF_SK_STORAGE_GET_F_CREATE))
+		goto refused;
+	if (bpf_getsockopt(ctx->sk, SOL_SOCKET, SO_RCVBUF, &length, sizeof(length)) || length < 0)
+		goto refused;
+	most = length;
+	if (most < ring->most[LENGTH])
+		most = ring->most[LENGTH];
+	if (most > ring->most[ERRORS] && !add(ring, id, ERRORS, most - ring->most[ERRORS], bound->bytes))
+		goto refused;
+granted:
+	ctx->optlen = 0; // the kernel takes the caller's own
+	return 1;
+refused:
+	refused(ring, id);
+	return refuse();
+}
+
+// keep has what the kernel keeps for an option count. A socket keeps it until it is closed, as far as can be seen here.
+static __noinline int keep(struct bpf_sockopt *ctx, __u32 kind, __u64 more, __u64 most)
+{
+	struct bound *bound;
+	struct ring *ring;
+	__u32 zero = 0;
+	__u64 id, had;
+
+	bound = bpf_map_lookup_elem(&bounds, &zero);
+	if (!bound || !ctx->sk)
+		return 0;
+	id = place(bound->scope);
+	ring = bpf_sk_storage_get(&sockets, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!ring)
+		goto refused;
+	had = ring->most[kind & 15];
+	if (had < most && !add(ring, id, kind, more < most - had ? more : most - had, bound->bytes))
+		goto refused;
+	if (kind != FILTER) // of which the kernel takes the length that was looked at
+		ctx->optlen = 0;
+	return 1;
+refused:
+	refused(ring, id);
+	return refuse();
+}
+
+// choose bounds a filter that chooses among sockets of a port, alone: it stays when the socket that has brought it is closed. The kernel takes the length that was looked at.
+static __noinline int choose(__u64 statements)
+{
+	struct bound *bound;
+	__u32 zero = 0;
+
+	if (statements <= STATEMENTS)
+		return 1;
+	bound = bpf_map_lookup_elem(&bounds, &zero);
+	if (bound)
+		refused(0, place(bound->scope));
+	return refuse();
+}
+
+// statements is how many there are in the filter that an option brings; -1: the kernel refuses it.
+static __noinline __s64 statements(struct bpf_sockopt *ctx)
+{
+	__u16 *length = ctx->optval; // the beginning of struct sock_fprog
+
+	return (void *)(length + 1) > (void *)ctx->optval_end ? -1 : *length;
+}
+
+// common is what becomes of an option that has the kernel take memory for sockets of most kinds; -1: it is another one.
+static __noinline int common(struct bpf_sockopt *ctx)
+{
+	int level = ctx->level, name = ctx->optname, length = ctx->optlen;
+	struct bpf_sock *sk = ctx->sk;
+	__u64 more, most = 0;
+	__s64 brought = 0;
+	__u32 kind = 0;
+
+	if (!sk)
+		return -1;
+	if (of_queue(sk, level, name))
+		return queue(ctx);
+	if (tells(sk, level, name))
+		return tell(ctx);
+	if (level == SOL_SOCKET && (name == SO_ATTACH_FILTER || name == SO_ATTACH_REUSEPORT_CBPF)) {
+		brought = statements(ctx);
+		if (brought < 0)
+			return -1;
+		if (name == SO_ATTACH_REUSEPORT_CBPF)
+			return choose(brought);
+	}
+	more = kept(level, name, length > 0 ? length : 0, brought, &kind, &most);
+	return more ? keep(ctx, kind, more, most) : -1;
 }
 
 SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
@@ -368,11 +608,12 @@ SEC("cgroup/setsockopt") int weir_rings(struct bpf_sockopt *ctx)
 	__u32 zero = 0, kind = RX;
 	struct bound *bound;
 	struct ring *ring;
-	int length = ctx->optlen;
+	int length = ctx->optlen, done;
 	__s64 bytes;
 
-	if (of_queue(ctx))
-		return queue(ctx);
+	done = common(ctx);
+	if (done >= 0)
+		return done;
 	if (!bounded(ctx)) {
 		ctx->optlen = 0; // the kernel takes the caller's own, not our copy, which ends after a page
 		return 1;
@@ -443,6 +684,15 @@ struct sock {
 	} sk_wmem_alloc;
 	int sk_rcvbuf, sk_sndbuf;
 } __attribute__((preserve_access_index));
+struct sk_buff {
+	struct sock *sk;
+	unsigned char *head;
+	unsigned int end;
+} __attribute__((preserve_access_index));
+struct skb_shared_info {
+	unsigned char tx_flags;
+	unsigned int tskey;
+} __attribute__((preserve_access_index));
 struct socket {
 	struct sock *sk;
 } __attribute__((preserve_access_index));
@@ -485,19 +735,14 @@ SEC("iter/bpf_sk_storage_map") int weir_rings_live(struct bpf_iter__bpf_sk_stora
 	return 0;
 }
 
-// count counts both queues of a socket that somebody makes in a group below the bound's: a socket of netlink keeps the request of a dump while the answer waits to be read.
-// Longer ones than usual, where the host has them for everybody, count no more: ordinary programs have some sockets on any host. False: it is more than the group may have.
+// count counts what a socket can take that somebody makes in a group below the bound's. False: it is more than the group may have.
 // A socket counts once: the programs of two versions may be there at a time.
-static __always_inline bool count(struct bound *bound, __u64 id, struct group *group, struct ring *ring, __u64 receive, __u64 send)
+static __always_inline bool count(struct bound *bound, __u64 id, struct group *group, struct ring *ring, __u64 bytes)
 {
-	__u64 bytes = (receive < USUAL ? receive : USUAL) + (send < USUAL ? send : USUAL) + LAST;
-
 	if (!group || !ring)
 		return false;
 	if (__sync_val_compare_and_swap(&ring->group, 0, id))
 		return ring->queues;
-	ring->most[QUEUE] = receive;
-	ring->most[SENT] = send;
 	ring->queues = bytes;
 	if (grant(group, id, bytes, bound->bytes)) {
 		__sync_fetch_and_add(&group->queues, bytes);
@@ -508,6 +753,17 @@ static __always_inline bool count(struct bound *bound, __u64 id, struct group *g
 	return false;
 }
 
+// both is what both queues of a socket can take: one of netlink keeps the request of a dump while the answer waits to be read.
+// Longer ones than usual, where the host has them for everybody, count no more: ordinary programs have some sockets on any host.
+static __always_inline __u64 both(struct ring *ring, __u64 receive, __u64 send)
+{
+	if (ring && !ring->group) {
+		ring->most[QUEUE] = receive;
+		ring->most[SENT] = send;
+	}
+	return (receive < USUAL ? receive : USUAL) + (send < USUAL ? send : USUAL) + LAST;
+}
+
 // give_back takes off what a socket has that is about to be closed, if its queues are empty. The memory of others is freed later, and the iterator tells when; where there is
 // none, it is taken off before that.
 static __always_inline void give_back(struct ring *ring, int received, int sent)
@@ -515,7 +771,7 @@ static __always_inline void give_back(struct ring *ring, int received, int sent)
 	struct group *group;
 	struct bound *bound;
 	__u32 zero = 0;
-	__u64 id;
+	__u64 id, bytes;
 
 	if (!ring || !ring->queues)
 		return;
@@ -523,23 +779,27 @@ static __always_inline void give_back(struct ring *ring, int received, int sent)
 	if (!bound || ((received || sent > 1) && !bound->blind) || __sync_val_compare_and_swap(&ring->closed, 0, 1))
 		return;
 	// First the group, then the socket: user space sums up sockets, then reads the group, and never takes for gone what is given back here.
+	// A packet that is sent later may add to the socket meanwhile.
+	bytes = *(volatile __u64 *)&ring->queues;
 	id = ring->group;
 	group = bpf_map_lookup_elem(&groups, &id);
 	if (group)
-		__sync_fetch_and_add(&group->closed, ring->queues);
-	ring->queues = 0;
+		__sync_fetch_and_add(&group->closed, bytes);
+	__sync_fetch_and_add(&ring->queues, -bytes);
 }
 
 // Sockets of IP have hooks of their own for the groups in which they are made.
 SEC("cgroup/sock_create") int weir_ip_made(struct bpf_sock *ctx)
 {
+	bool holds = corks(ctx->family, ctx->type, ctx->protocol);
 	struct sock *sk = (struct sock *)ctx; // as the kernel has it
+	__u64 id, bytes = CORKED;
 	int receive = 0, send = 0;
 	struct bound *bound;
+	struct ring *ring;
 	__u32 zero = 0;
-	__u64 id;
 
-	if (counted(ctx->family, ctx->type, ctx->protocol))
+	if (!holds && counted(ctx->family, ctx->type, ctx->protocol))
 		return 1;
 	bound = bpf_map_lookup_elem(&bounds, &zero);
 	if (!bound)
@@ -547,24 +807,96 @@ SEC("cgroup/sock_create") int weir_ip_made(struct bpf_sock *ctx)
 	id = below(bound->scope);
 	if (!id)
 		return 1;
-	bpf_core_read(&receive, sizeof(receive), &sk->sk_rcvbuf);
-	bpf_core_read(&send, sizeof(send), &sk->sk_sndbuf);
-	if (count(bound, id, group_of(id), bpf_sk_storage_get(&sockets, ctx, 0, BPF_SK_STORAGE_GET_F_CREATE), receive, send))
+	ring = bpf_sk_storage_get(&sockets, ctx, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!holds) {
+		bpf_core_read(&receive, sizeof(receive), &sk->sk_rcvbuf);
+		bpf_core_read(&send, sizeof(send), &sk->sk_sndbuf);
+		bytes = both(ring, receive, send);
+	}
+	if (count(bound, id, group_of(id), ring, bytes))
 		return 1;
 	return refuse();
 }
 
 SEC("cgroup/sock_release") int weir_ip_closed(struct bpf_sock *ctx)
 {
+	struct ring *ring = bpf_sk_storage_get(&sockets, ctx, 0, 0);
 	struct sock *sk = (struct sock *)ctx;
 	int received = 0, sent = 0;
 
-	if (counted(ctx->family, ctx->type, ctx->protocol))
+	if (!ring)
 		return 1;
-	bpf_core_read(&received, sizeof(received), &sk->sk_backlog.rmem_alloc.counter);
+	// What waits to be received is counted elsewhere, unless it is what the socket is told.
+	if (ring->most[ERRORS] || !counted(ctx->family, ctx->type, ctx->protocol))
+		bpf_core_read(&received, sizeof(received), &sk->sk_backlog.rmem_alloc.counter);
 	bpf_core_read(&sent, sizeof(sent), &sk->sk_wmem_alloc.refs.counter);
-	give_back(bpf_sk_storage_get(&sockets, ctx, 0, 0), received, sent);
+	give_back(ring, received, sent);
 	return 1;
+}
+
+// below_of is below for the group in which a packet's socket was made.
+static __always_inline __u64 below_of(struct __sk_buff *ctx, __u64 scope)
+{
+	__u64 id, above = 0;
+	int level;
+
+#pragma unroll
+	for (level = 0; level <= DEEPEST; level++) {
+		id = bpf_skb_ancestor_cgroup_id(ctx, level);
+		if (above)
+			return id ? id : above;
+		if (!id)
+			return scope;
+		if (id == scope)
+			above = id;
+	}
+	return above ? above : scope;
+}
+
+// Sees what sockets send. One that is to be told of a packet (timestamps, which also a message may ask for, and sockets that come from accept) has its queue of that count first, or
+// the packet is dropped (EPERM). Of a connection that a socket makes it is told of errors, if it was to be, or the one that has accepted it.
+SEC("cgroup_skb/egress") int weir_ip_sent(struct __sk_buff *ctx)
+{
+	struct sk_buff *skb = (struct sk_buff *)ctx; // as the kernel has it
+	struct skb_shared_info *info;
+	unsigned char *head = 0, flags = 0;
+	unsigned int end = 0, number = 0;
+	struct sock *sock = 0;
+	struct bound *bound;
+	struct bpf_sock *sk;
+	struct ring *ring;
+	__u32 zero = 0;
+	int length = 0;
+	__u64 id;
+
+	bpf_core_read(&head, sizeof(head), &skb->head);
+	bpf_core_read(&end, sizeof(end), &skb->end);
+	info = (struct skb_shared_info *)(head + end);
+	bpf_core_read(&flags, sizeof(flags), &info->tx_flags);
+	bpf_core_read(&number, sizeof(number), &info->tskey); // of a segment of TCP whose arrival is to be told, alone
+	sk = ctx->sk;
+	if (!sk || (!flags && !number && sk->state != BPF_TCP_SYN_SENT))
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk || !counted(sk->family, sk->type, sk->protocol))
+		return 1; // its queues count
+	if (!flags && !number && !bpf_sk_storage_get(&heirs, sk, 0, 0))
+		return 1;
+	bpf_core_read(&sock, sizeof(sock), &skb->sk);
+	bpf_core_read(&length, sizeof(length), &sock->sk_rcvbuf);
+	ring = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	if (length < 0 || (ring && length <= ring->most[ERRORS]))
+		return 1;
+	bound = bpf_map_lookup_elem(&bounds, &zero);
+	if (!bound)
+		return 1;
+	if (!ring)
+		ring = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	id = below_of(ctx, bound->scope);
+	if (ring && add(ring, id, ERRORS, length - ring->most[ERRORS], bound->bytes))
+		return 1;
+	refused(ring, id);
+	return 0;
 }
 
 // The programs below run wherever on the host a socket is made or closed. Those that do not concern them leave first.
@@ -583,6 +915,7 @@ SEC("fentry/security_socket_post_create") int weir_made(__u64 *ctx)
 	struct socket *sock = (struct socket *)ctx[0];
 	__u64 id, key = ctx[0], one = 1;
 	struct bound *bound;
+	struct ring *ring;
 	struct sock *sk;
 	__u32 zero = 0;
 
@@ -597,7 +930,8 @@ SEC("fentry/security_socket_post_create") int weir_made(__u64 *ctx)
 	sk = sock->sk;
 	if (!sk)
 		return 0;
-	if (count(bound, id, group_of(id), bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE), sk->sk_rcvbuf, sk->sk_sndbuf))
+	ring = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (count(bound, id, group_of(id), ring, both(ring, sk->sk_rcvbuf, sk->sk_sndbuf)))
 		bpf_map_delete_elem(&denied, &key);
 	else
 		bpf_map_update_elem(&denied, &key, &one, BPF_ANY);

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,7 +30,7 @@ type hook struct {
 var (
 	options = hook{"weir_rings", ebpf.AttachCGroupSetsockopt} // always there
 	// Those that see sockets of IP, in the order in which they are attached: none is counted before it can be given back.
-	ofIP = []hook{{"weir_ip_closed", ebpf.AttachCgroupInetSockRelease}, {"weir_ip_made", ebpf.AttachCGroupInetSockCreate}}
+	ofIP = []hook{{"weir_ip_closed", ebpf.AttachCgroupInetSockRelease}, {"weir_ip_made", ebpf.AttachCGroupInetSockCreate}, {"weir_ip_sent", ebpf.AttachCGroupInetEgress}}
 )
 
 // Bound is the program at a group. It may be used by several goroutines.
@@ -76,6 +77,9 @@ func attach(dir, pins string, most uint64) (_ *Bound, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := likeHost(spec); err != nil {
+		return nil, err
+	}
 	apart := takeApart(spec)
 	old, err := options.found(f)
 	if err != nil {
@@ -99,8 +103,10 @@ func attach(dir, pins string, most uint64) (_ *Bound, err error) {
 	if err != nil {
 		return nil, loading(err)
 	}
-	b.o.RingsPrograms.WeirRings = all.Programs["weir_rings"]
-	b.o.RingsMaps = RingsMaps{Bounds: all.Maps["bounds"], Groups: all.Maps["groups"], Gone: all.Maps["gone"], Lives: all.Maps["lives"], Sockets: all.Maps["sockets"], Denied: all.Maps["denied"]}
+	b.o.RingsPrograms.WeirRings = all.DetachProgram("weir_rings")
+	b.o.RingsMaps = RingsMaps{Bounds: all.DetachMap("bounds"), Groups: all.DetachMap("groups"), Gone: all.DetachMap("gone"), Lives: all.DetachMap("lives"),
+		Sockets: all.DetachMap("sockets"), Denied: all.DetachMap("denied"), Heirs: all.DetachMap("heirs")}
+	all.Close()
 	live, err := ebpf.NewCollectionWithOptions(with(spec, apart, "weir_rings_live"), b.shared())
 	if err != nil {
 		b.lacks = fmt.Errorf("go over sockets: %w", err)
@@ -118,8 +124,41 @@ func attach(dir, pins string, most uint64) (_ *Bound, err error) {
 	if err := options.attach(f, b.o.WeirRings); err != nil {
 		return nil, err
 	}
-	b.unseen = errors.Join(b.seeIP(f, with(spec, apart, ofIP[0].program, ofIP[1].program)), b.see(with(spec, apart, seeing...), pins))
+	b.unseen = errors.Join(b.seeIP(f, with(spec, apart, programs(ofIP)...)), b.see(with(spec, apart, seeing...), pins))
 	return b, nil
+}
+
+const usualOptmem = 128 << 10
+
+// likeHost gives programs the host's settings as they are now.
+func likeHost(spec *ebpf.CollectionSpec) error {
+	for _, name := range []string{"rmem_max", "optmem_max"} {
+		raw, err := os.ReadFile("/proc/sys/net/core/" + name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // in another network namespace than the host's: as kernels have it
+		}
+		if err != nil {
+			return err
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 32)
+		if err != nil {
+			return fmt.Errorf("net.core.%s: %w", name, err)
+		}
+		if name == "optmem_max" { // functions' network namespaces have the usual one since Linux 6.7, whatever the host has
+			n = max(n, usualOptmem)
+		}
+		if err := spec.Variables[name].Set(uint32(n)); err != nil {
+			return fmt.Errorf("net.core.%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func programs(hooks []hook) (out []string) {
+	for _, h := range hooks {
+		out = append(out, h.program)
+	}
+	return out
 }
 
 // attach has a program at a group, in place of the one that is there.
@@ -136,16 +175,16 @@ func (h hook) attach(group *os.File, p *ebpf.Program) error {
 	return link.RawAttachProgram(at)
 }
 
-// seeIP attaches the programs that see sockets of IP, of the kinds that the kernel does not count.
+// seeIP attaches the programs that see sockets of IP, as far as the kernel does not count what they take.
 func (b *Bound) seeIP(group *os.File, spec *ebpf.CollectionSpec) error {
 	all, err := ebpf.NewCollectionWithOptions(spec, b.shared())
 	if err != nil {
-		return fmt.Errorf("raw and ping sockets are not seen when they are made: %w (CONFIG_DEBUG_INFO_BTF is needed)", err)
+		return fmt.Errorf("raw, ping and UDP sockets are not seen when they are made, nor what sockets send: %w (CONFIG_DEBUG_INFO_BTF is needed)", err)
 	}
 	defer all.Close()
 	for _, h := range ofIP {
 		if err := h.attach(group, all.Programs[h.program]); err != nil {
-			return fmt.Errorf("raw and ping sockets are not seen when they are made: %w", err)
+			return fmt.Errorf("raw, ping and UDP sockets are not seen when they are made, nor what sockets send: %w", err)
 		}
 	}
 	return nil
@@ -154,7 +193,7 @@ func (b *Bound) seeIP(group *os.File, spec *ebpf.CollectionSpec) error {
 // shared has programs use this bound's maps.
 func (b *Bound) shared() ebpf.CollectionOptions {
 	return ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		"bounds": b.o.Bounds, "groups": b.o.Groups, "gone": b.o.Gone, "lives": b.o.Lives, "sockets": b.o.Sockets, "denied": b.o.Denied,
+		"bounds": b.o.Bounds, "groups": b.o.Groups, "gone": b.o.Gone, "lives": b.o.Lives, "sockets": b.o.Sockets, "denied": b.o.Denied, "heirs": b.o.Heirs,
 	}}
 }
 
@@ -164,7 +203,7 @@ var seeing = []string{"weir_closed", "weir_denied", "weir_made"}
 // takeApart takes those programs from spec that want types of the kernel (CONFIG_DEBUG_INFO_BTF). Rings are bounded without them.
 func takeApart(spec *ebpf.CollectionSpec) map[string]*ebpf.ProgramSpec {
 	apart := map[string]*ebpf.ProgramSpec{}
-	for _, name := range append([]string{"weir_rings_live", ofIP[0].program, ofIP[1].program}, seeing...) {
+	for _, name := range slices.Concat([]string{"weir_rings_live"}, programs(ofIP), seeing) {
 		apart[name] = spec.Programs[name]
 		delete(spec.Programs, name)
 	}
@@ -306,7 +345,11 @@ func (h hook) found(group *os.File) (*ebpf.Program, error) {
 	return nil, nil
 }
 
-// mapsOf are the maps of the program at a group. They are left out if one of them is not as this version has it: what one says is true with the others only.
+// counts are the maps in which the program of options counts, in every version.
+var counts = []string{"bounds", "groups", "gone", "sockets"}
+
+// mapsOf are the maps of the program at a group. They are left out if one of them is not as this version has it: what one says is true with the others only. A map that is new in
+// this version may be missing.
 func mapsOf(p *ebpf.Program, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	if p == nil {
 		return nil, nil
@@ -323,13 +366,13 @@ func mapsOf(p *ebpf.Program, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, e
 			break
 		}
 		mi, err := m.Info()
-		if err == nil && spec.Maps[mi.Name] != nil && maps[mi.Name] == nil && spec.Maps[mi.Name].Compatible(m) == nil {
+		if err == nil && spec.Maps[mi.Name] != nil && maps[mi.Name] == nil && spec.Maps[mi.Name].Compatible(m) == nil && !strings.HasPrefix(mi.Name, ".") { // constants are a version's own
 			maps[mi.Name] = m
 			continue
 		}
 		m.Close()
 	}
-	if err != nil || len(maps) < len(spec.Maps)-2 { // other programs have lives and denied
+	if err != nil || slices.ContainsFunc(counts, func(name string) bool { return maps[name] == nil }) {
 		for _, m := range maps {
 			m.Close()
 		}

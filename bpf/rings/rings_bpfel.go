@@ -47,15 +47,19 @@ const (
 	RingsMapDenied         = "denied"
 	RingsMapGone           = "gone"
 	RingsMapGroups         = "groups"
+	RingsMapHeirs          = "heirs"
 	RingsMapLives          = "lives"
 	RingsMapSockets        = "sockets"
 	RingsProgWeirClosed    = "weir_closed"
 	RingsProgWeirDenied    = "weir_denied"
 	RingsProgWeirIpClosed  = "weir_ip_closed"
 	RingsProgWeirIpMade    = "weir_ip_made"
+	RingsProgWeirIpSent    = "weir_ip_sent"
 	RingsProgWeirMade      = "weir_made"
 	RingsProgWeirRings     = "weir_rings"
 	RingsProgWeirRingsLive = "weir_rings_live"
+	RingsVarOptmemMax      = "optmem_max"
+	RingsVarRmemMax        = "rmem_max"
 )
 
 // LoadRings returns the embedded CollectionSpec for Rings.
@@ -104,6 +108,7 @@ type RingsProgramSpecs struct {
 	WeirDenied    *ebpf.ProgramSpec `ebpf:"weir_denied"`
 	WeirIpClosed  *ebpf.ProgramSpec `ebpf:"weir_ip_closed"`
 	WeirIpMade    *ebpf.ProgramSpec `ebpf:"weir_ip_made"`
+	WeirIpSent    *ebpf.ProgramSpec `ebpf:"weir_ip_sent"`
 	WeirMade      *ebpf.ProgramSpec `ebpf:"weir_made"`
 	WeirRings     *ebpf.ProgramSpec `ebpf:"weir_rings"`
 	WeirRingsLive *ebpf.ProgramSpec `ebpf:"weir_rings_live"`
@@ -117,6 +122,7 @@ type RingsMapSpecs struct {
 	Denied  *ebpf.MapSpec `ebpf:"denied"`
 	Gone    *ebpf.MapSpec `ebpf:"gone"`
 	Groups  *ebpf.MapSpec `ebpf:"groups"`
+	Heirs   *ebpf.MapSpec `ebpf:"heirs"`
 	Lives   *ebpf.MapSpec `ebpf:"lives"`
 	Sockets *ebpf.MapSpec `ebpf:"sockets"`
 }
@@ -125,6 +131,8 @@ type RingsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type RingsVariableSpecs struct {
+	OptmemMax *ebpf.VariableSpec `ebpf:"optmem_max"`
+	RmemMax   *ebpf.VariableSpec `ebpf:"rmem_max"`
 }
 
 // RingsObjects contains all objects after they have been loaded into the kernel.
@@ -151,6 +159,7 @@ type RingsMaps struct {
 	Denied  *ebpf.Map `ebpf:"denied"`
 	Gone    *ebpf.Map `ebpf:"gone"`
 	Groups  *ebpf.Map `ebpf:"groups"`
+	Heirs   *ebpf.Map `ebpf:"heirs"`
 	Lives   *ebpf.Map `ebpf:"lives"`
 	Sockets *ebpf.Map `ebpf:"sockets"`
 }
@@ -161,6 +170,7 @@ func (m *RingsMaps) Close() error {
 		m.Denied,
 		m.Gone,
 		m.Groups,
+		m.Heirs,
 		m.Lives,
 		m.Sockets,
 	)
@@ -170,6 +180,8 @@ func (m *RingsMaps) Close() error {
 //
 // It can be passed to LoadRingsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type RingsVariables struct {
+	OptmemMax *ebpf.Variable `ebpf:"optmem_max"`
+	RmemMax   *ebpf.Variable `ebpf:"rmem_max"`
 }
 
 // RingsPrograms contains all programs after they have been loaded into the kernel.
@@ -180,6 +192,7 @@ type RingsPrograms struct {
 	WeirDenied    *ebpf.Program `ebpf:"weir_denied"`
 	WeirIpClosed  *ebpf.Program `ebpf:"weir_ip_closed"`
 	WeirIpMade    *ebpf.Program `ebpf:"weir_ip_made"`
+	WeirIpSent    *ebpf.Program `ebpf:"weir_ip_sent"`
 	WeirMade      *ebpf.Program `ebpf:"weir_made"`
 	WeirRings     *ebpf.Program `ebpf:"weir_rings"`
 	WeirRingsLive *ebpf.Program `ebpf:"weir_rings_live"`
@@ -191,6 +204,7 @@ func (p *RingsPrograms) Close() error {
 		p.WeirDenied,
 		p.WeirIpClosed,
 		p.WeirIpMade,
+		p.WeirIpSent,
 		p.WeirMade,
 		p.WeirRings,
 		p.WeirRingsLive,

@@ -2,6 +2,7 @@ package rings
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ func TestMain(m *testing.M) {
 // serve does what it reads, a line each, and answers: a process in a group.
 func serve() {
 	sockets := map[string]int{}
+	var pipe [2]int
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		f := strings.Fields(in.Text())
 		n := make([]int, len(f))
@@ -58,6 +60,33 @@ func serve() {
 					unix.Close(fd)
 				}
 			}
+		case "take": // how often, a way
+			err = take(strings.Join(f[2:], " "), n[1])
+		case "connects": // a socket that comes from accept, and whose listener is told of errors
+			err = errors.Join(upLo(), connects())
+		case "dup": // socket, another name of it
+			sockets[f[2]], err = unix.FcntlInt(uintptr(sockets[f[1]]), unix.F_DUPFD_CLOEXEC, 0)
+		case "pass": // socket: it waits to be received
+			if pipe, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
+				err = errors.Join(unix.Sendmsg(pipe[0], []byte{0}, unix.UnixRights(sockets[f[1]]), nil, 0), unix.Close(sockets[f[1]]))
+			}
+		case "receive": // socket
+			rights := make([]byte, unix.CmsgSpace(4))
+			if _, _, _, _, err = unix.Recvmsg(pipe[1], make([]byte, 1), rights, 0); err == nil {
+				sockets[f[1]] = int(binary.NativeEndian.Uint32(rights[unix.CmsgLen(0):]))
+			}
+		case "hold": // socket of IPv6: a datagram is held back
+			err = errors.Join(upLo(), unix.Sendto(sockets[f[1]], make([]byte, 1000), unix.MSG_MORE, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}))
+		case "tell": // socket: sends what it is to be told of
+			err = errors.Join(upLo(), unix.Sendmsg(sockets[f[1]], []byte{0}, message(sent), loopback, 0))
+		case "join": // socket of IPv6, how many groups
+			for i := 0; i < n[2] && err == nil; i++ {
+				err = unix.SetsockoptIPv6Mreq(sockets[f[1]], unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: [16]byte{0: 0xff, 1: 2, 15: byte(i)}, Interface: 1})
+			}
+		case "filter": // socket, option, statements
+			err = filter(sockets[f[1]], n[2], n[3])
+		case "bind6": // socket
+			err = unix.Bind(sockets[f[1]], &unix.SockaddrInet6{Port: 9})
 		case "asks": // socket of NETLINK_ROUTE: answers are not read
 			for i := 0; i < 100 && err == nil; i++ {
 				err = unix.Sendto(sockets[f[1]], []byte{17, 0, 0, 0, unix.RTM_GETLINK, 0, unix.NLM_F_REQUEST | unix.NLM_F_ACK, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
@@ -143,7 +172,7 @@ func setsockopt(fd, level, option int, value []byte) error {
 
 // upLo brings the loopback interface up.
 func upLo() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0) // which counts nothing
 	if err != nil {
 		return err
 	}
@@ -178,6 +207,9 @@ func join(t *testing.T, dir string) *member {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), asks+"=1")
+	for _, name := range []string{"rmem_max", "optmem_max"} { // older kernels do not show them in its network namespace
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s_%s=%d", asks, name, setting(name)))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd()), Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -279,6 +311,9 @@ var packets = sync.OnceValue(func() uint64 {
 
 // setting is one of the host for all sockets.
 func setting(name string) int {
+	if n, err := strconv.Atoi(os.Getenv(asks + "_" + name)); err == nil {
+		return n
+	}
 	raw, err := os.ReadFile("/proc/sys/net/core/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0 // in another network namespace than the host's, where nobody asks

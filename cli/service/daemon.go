@@ -134,7 +134,7 @@ func hostFlags(f *pflag.FlagSet, o *DaemonOptions, name string) {
 	f.Var(&o.FunctionCPUs, "function-cpus", "processor limit of functions whose spec has none: cores, or a share of this host's; none: no limit")
 	f.Var((*memoryFlag)(&o.FunctionDisk), "function-disk", "what each function may read of this host's disks in a second, and write, with an optional K, M or G; none: no limit")
 	o.FunctionRings = functionRings
-	f.Var((*memoryFlag)(&o.FunctionRings), "function-rings", "memory that each function may take, beside its memory limit, by rings of packet and AF_XDP sockets and by queues of netlink, packet, raw and other sockets that the kernel does not count, with an optional K, M or G; none: no limit")
+	f.Var((*memoryFlag)(&o.FunctionRings), "function-rings", "memory that each function may take, beside its memory limit, by what the kernel does not count of its sockets (rings of packet and AF_XDP sockets, queues of netlink, packet, raw and other sockets at 448 KiB each, UDP sockets at 120 KiB each), with an optional K, M or G; none: no limit")
 	command.ImagesFlag(f, &o.ImagesDir)
 	f.StringArrayVar(&o.Registries, "registry", nil, "registry, or repository of one, from which this host pulls images that functions name and that it lacks (ghcr.io, registry.example.org/nf); may be repeated; "+
 		"default: from none, weir image pull fetches them")

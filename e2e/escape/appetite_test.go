@@ -48,6 +48,8 @@ func TestAppetiteIsBounded(t *testing.T) {
 					ringsAreBounded(ctx, t, r, said, g.capabilities != "")
 				case "sockets":
 					socketsAreBounded(ctx, t, r, said, g.capabilities != "")
+				case "kept":
+					keptIsBounded(ctx, t, r, said)
 				}
 				works(ctx, t, r, "evil")
 				unharmed(ctx, t, r, name)
@@ -120,6 +122,33 @@ func socketsAreBounded(ctx context.Context, t *testing.T, r *rig.Rig, said strin
 		t.Errorf("sockets: %s, want %d together", said, most)
 	}
 }
+
+// keptIsBounded compares what the kernel keeps for a function's UDP sockets with its limit.
+func keptIsBounded(ctx context.Context, t *testing.T, r *rig.Rig, said string) {
+	t.Helper()
+	var f api.Function
+	if err := r.Get(ctx, &f, "function", "evil"); err != nil {
+		t.Fatal(err)
+	}
+	if f.Status.Runtime == api.RuntimeKVM { // it is in its own memory
+		return
+	}
+	var hold, told, in int64
+	if _, err := fmt.Sscanf(said, "%d sockets that hold back, %d that are told, %d in groups", &hold, &told, &in); err != nil {
+		t.Fatalf("kept: it says %q", said)
+	}
+	if strings.Contains(f.Status.Limits.Missing, "UDP sockets are not seen") {
+		t.Logf("kept: %s; missing: %s", said, f.Status.Limits.Missing)
+		return
+	}
+	const made, queue, groups = 120 << 10, 212992, 30 * 512
+	if all, most := hold*made+told*(made+queue)+in*(made+groups), f.Status.Limits.RingBytes; all > most || all < most-2*mostOfSocket {
+		t.Errorf("kept: %s, which count %d KiB, want about %d", said, all>>10, most>>10)
+	}
+}
+
+// mostOfSocket is more than a socket of that abuse counts.
+const mostOfSocket = 1 << 20
 
 // ringsAreBounded compares what a function took by rings of sockets with its limit: nearly all of it, as it asks until it gets no more. A function that may have no such sockets took
 // nothing, and a machine has rings in its own memory.

@@ -52,7 +52,7 @@ var (
 
 // everyAbuse is of what bounds each function; ownAbuses is of what each runtime sets or makes itself.
 var (
-	ownAbuses  = []string{"log", "fork-bomb", "memory", "disk", "inodes", "watches", "signals", "sockets", "rings"} // log first: others leave processes and files, and so no room for the pages of a log
+	ownAbuses  = []string{"log", "fork-bomb", "memory", "disk", "inodes", "watches", "signals", "sockets", "rings", "kept"} // log first: others leave processes and files, and so no room for the pages of a log
 	everyAbuse = append(slices.Clone(ownAbuses), "descriptors", "events", "connections", "cpu", "links")
 )
 

@@ -141,6 +141,24 @@ var abuses = map[string]func(deadline time.Time) string{
 		time.Sleep(time.Until(deadline))
 		return fmt.Sprintf("%d netlink, %d packet, %d raw sockets, then %v, %v, %v", n[0], n[1], n[2], last[0], last[1], last[2])
 	},
+	"kept": func(deadline time.Time) string { // for sockets, which the kernel counts against nobody
+		var n [3]int
+		var last [3]error
+		for done := false; !done && time.Now().Before(deadline); {
+			done = true
+			for i, keep := range []func() error{heldBack, toldOfAll, inGroups} {
+				if last[i] != nil || n[i] == 1000 {
+					continue
+				}
+				if last[i] = keep(); last[i] == nil {
+					n[i]++
+					done = false
+				}
+			}
+		}
+		time.Sleep(time.Until(deadline))
+		return fmt.Sprintf("%d sockets that hold back, %d that are told, %d in groups, then %v, %v, %v", n[0], n[1], n[2], last[0], last[1], last[2])
+	},
 	"watches": func(deadline time.Time) string { // of files, which the kernel counts for each user of the host
 		n := 0
 		var last error
@@ -362,4 +380,40 @@ func first() int {
 		}
 	}
 	return lowest
+}
+
+var itself = &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}
+
+// heldBack has a UDP socket hold back a datagram.
+func heldBack() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Sendto(fd, make([]byte, 65000), unix.MSG_MORE, itself)
+}
+
+// toldOfAll has a UDP socket be told of all that it sends, which nobody reads.
+func toldOfAll() error {
+	ask := make([]byte, unix.CmsgSpace(4))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&ask[0]))
+	h.Level, h.Type = unix.SOL_SOCKET, unix.SO_TIMESTAMPING
+	h.SetLen(unix.CmsgLen(4))
+	binary.NativeEndian.PutUint32(ask[unix.CmsgLen(0):], unix.SOF_TIMESTAMPING_TX_SCHED|unix.SOF_TIMESTAMPING_TX_SOFTWARE)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	for i := 0; i < 300 && err == nil; i++ {
+		err = unix.Sendmsg(fd, []byte{1}, ask, itself, 0)
+	}
+	return err
+}
+
+// inGroups has a UDP socket be in 30 multicast groups.
+func inGroups() error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+	for i := 0; i < 30 && err == nil; i++ {
+		g := unix.IPv6Mreq{Multiaddr: [16]byte{0: 0xff, 1: 2}, Interface: 1}
+		binary.BigEndian.PutUint64(g.Multiaddr[8:], uint64(fd<<16+i))
+		err = unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &g)
+	}
+	return err
 }
