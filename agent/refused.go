@@ -58,7 +58,7 @@ func (seen refusedRings) tell(list []container.Status, event func(api.Event)) {
 		seen[c.ID] = c.RingsRefused
 		name, _ := sandbox.Of(c.ID)
 		event(api.Event{Severity: api.Warning, Reason: "RingsRefused", Kind: api.KindFunction, Object: name, Message: fmt.Sprintf(
-			"it asked %d times for rings of sockets, for netlink, packet, raw or UDP sockets, or for what the kernel keeps for sockets, beyond its limit of %s: it was told that there is no memory (ENOMEM)", n, size(c.Limits.Rings))})
+			"it asked %d times for rings of sockets, for netlink, packet, raw or UDP sockets, or for what the kernel keeps for sockets, beyond its limit of %s: it was told that there is no memory (ENOMEM), or a packet with a timestamp was dropped (EPERM)", n, size(c.Limits.Rings))})
 	}
 	maps.DeleteFunc(seen, func(id string, _ uint64) bool { return !there[id] })
 }

@@ -50,7 +50,7 @@ func TestRefusedRingsAreToldOnceEach(t *testing.T) {
 		return container.Status{ID: id, RingsRefused: n, Limits: container.Limits{Rings: 64 << 20}}
 	}
 	if got := look(asked("ids.1", 0), asked("fw.7", 2)); len(got) != 1 ||
-		got[0] != "fw: it asked 2 times for rings of sockets, or for netlink, packet or raw sockets, beyond its limit of 64M: it was told that there is no memory (ENOMEM)" {
+		got[0] != "fw: it asked 2 times for rings of sockets, for netlink, packet, raw or UDP sockets, or for what the kernel keeps for sockets, beyond its limit of 64M: it was told that there is no memory (ENOMEM), or a packet with a timestamp was dropped (EPERM)" {
 		t.Errorf("told %q", got)
 	}
 	if got := look(asked("ids.1", 0), asked("fw.7", 2)); len(got) != 0 {
