@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -63,7 +64,10 @@ func (s *Store) importAny(ctx context.Context, file, as string) (out []Image, er
 		names, err = s.importFile(ctx, file, as)
 	}
 	if err != nil { // what came of it is of no use another time; while it was read nobody could collect
-		return nil, errors.Join(err, s.collectIdle(context.WithoutCancel(ctx)))
+		if cerr := s.collectIdle(context.WithoutCancel(ctx)); !errors.Is(cerr, fs.ErrPermission) { // who may not write there has said so
+			err = errors.Join(err, cerr)
+		}
+		return nil, err
 	}
 	for _, n := range names {
 		img, err := s.Verify(ctx, n)

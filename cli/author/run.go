@@ -61,6 +61,9 @@ at its end.`,
 			return a.between(cmd, o, s, args[0], run, serve, logs)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return command.Usage("%w (put -- before the command, so that its flags are its own)", err)
+	})
 	s := cmd.Flags()
 	s.StringArrayVar(&client, "client", []string{"10.0.0.1/24", "fd00:10::1/64"}, "address of the client, with its length; may be repeated")
 	s.StringArrayVar(&server, "server", []string{"10.0.0.2/24", "fd00:10::2/64"}, "address of the server, with its length; may be repeated")

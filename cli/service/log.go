@@ -27,7 +27,7 @@ func logPath(i instance.Instance) string { return filepath.Join(i.Root, logName)
 // openLog opens the daemon's log to append to, and says where the new part begins.
 func openLog(i instance.Instance) (*os.File, int64, error) {
 	if err := os.MkdirAll(i.Root, 0o700); err != nil {
-		return nil, 0, fmt.Errorf("root directory: %w: give one that can be made and written with --root", err)
+		return nil, 0, fmt.Errorf("root directory: %w: run as root (sudo), or name one that can be made and written with --root", err)
 	}
 	path := logPath(i)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {

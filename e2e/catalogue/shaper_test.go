@@ -56,10 +56,10 @@ func within(ctx context.Context, t *testing.T, r *rig.Rig, f family, what string
 		if err != nil {
 			t.Fatal(err)
 		}
-		if least > want*1.06 {
+		if least > want*1.05 {
 			t.Errorf("%s: %.3g bit/s in the whole time: want %.3g and not more", what, least, want)
 		}
-		if seen = append(seen, got); got > want*0.95 && got <= want*1.06 {
+		if seen = append(seen, got); got > want*0.95 && got <= want*1.05 {
 			return
 		}
 	}
