@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"weir.dev/weir/api"
@@ -32,5 +33,19 @@ func TestHostsAreAskedAboutPolicies(t *testing.T) {
 	}
 	if asked != 3 {
 		t.Errorf("asked %d times, want 3", asked)
+	}
+}
+
+// Of a field that is wrong by itself the answer says so once, and not what hosts make of it as well.
+func TestAWrongFieldIsToldOnce(t *testing.T) {
+	b := start(t, manager.Options{Admit: func(context.Context, api.Document, api.Document) intent.Verdict {
+		return intent.Verdict{Problems: []api.Problem{
+			{Path: "functions.fw.runtime", Message: "host local has no runtime podman"}, {Path: "functions.fw.image", Message: "no such image"},
+		}}
+	}})
+	_, err := b.Functions().Put(ctx(t), "fw", api.FunctionSpec{Image: "firewall", Runtime: "podman"})
+	var refused *api.ProblemError
+	if !errors.As(err, &refused) || len(refused.Problems) != 2 || !strings.HasPrefix(refused.Problems[0].Message, `runtime "podman": want `) || refused.Problems[1].Message != "no such image" {
+		t.Errorf("%+v", err)
 	}
 }

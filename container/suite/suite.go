@@ -459,9 +459,17 @@ func waitDelete(t *test) {
 		}
 		done <- s
 	}()
+	select {
+	case s := <-done:
+		t.Fatalf("it does not wait: %+v", s)
+	case <-time.After(100 * time.Millisecond):
+	}
 	t.must(t.Runtime.Delete(t.ctx, "a"))
 	select {
-	case <-done:
+	case s := <-done:
+		if s.State != "" && s.State != container.Stopped { // "": it was not found any more
+			t.Errorf("after the deletion it is %s", s.State)
+		}
 	case <-time.After(patience):
 		t.Fatal("wait still waits")
 	}

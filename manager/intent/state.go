@@ -209,6 +209,10 @@ func (st *state) check(ctx context.Context) error {
 		return err
 	}
 	problems = append(problems, unbound...)
+	wrong := map[string]bool{} // by itself: what hosts say of the same field tells nothing more
+	for _, p := range problems {
+		wrong[p.Path] = true
+	}
 	changed := st.changed(d)
 	verdict, err := st.hear(ctx, d, changed)
 	if err != nil {
@@ -218,7 +222,8 @@ func (st *state) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range slices.Concat(st.e.Validate(d, changed), hosts, verdict.Problems) {
+	told := slices.DeleteFunc(slices.Clone(verdict.Problems), func(p api.Problem) bool { return wrong[p.Path] })
+	for _, p := range slices.Concat(st.e.Validate(d, changed), hosts, told) {
 		if !slices.Contains(problems, p) {
 			problems = append(problems, p)
 		}

@@ -127,6 +127,29 @@ func (k Kit) limits(t *testing.T) {
 	}
 }
 
+// A container has groups of its own, which tell what its processes use: one that burns uses more and more of the processors, and has memory.
+func (k Kit) whatItUsesIsMeasured(t *testing.T) {
+	r, spec := k.fresh(t)
+	spec.ID, spec.Args, spec.CPUs = "a", sh("trap 'exit 0' TERM; while :; do :; done"), 0.5
+	must(t, r.Run(t.Context(), spec))
+	st, err := r.Status(t.Context(), "a")
+	must(t, err)
+	m, err := kernel.NewMeter()
+	must(t, err)
+	first, ok := m.Usage(st.PID)
+	if !ok || first.Memory == 0 || first.Memory > 1<<30 {
+		t.Errorf("it uses %+v, %v", first, ok)
+	}
+	eventually(t, "it has used more", func() bool {
+		u, ok := m.Usage(st.PID)
+		return ok && u.CPU > first.CPU+50*time.Millisecond && u.Memory > 0
+	})
+	must(t, r.Delete(t.Context(), "a"))
+	if u, ok := m.Usage(st.PID); ok {
+		t.Errorf("without its process it uses %+v", u)
+	}
+}
+
 // A container whose spec names no memory gets the host's default; all containers together get less of the processors than others who want them.
 func (k Kit) defaultsBoundWhatNamesNoLimit(t *testing.T) {
 	inst := NewInstance(t)

@@ -135,6 +135,7 @@ func cases() map[string]func(k Kit, t *testing.T) {
 		"bad specs are told and leave nothing":          Kit.badSpecs,
 		"exec with a terminal":                          Kit.execWithTerminal,
 		"a new process of the instance takes over":      Kit.takeOver,
+		"what it uses is measured":                      Kit.whatItUsesIsMeasured,
 		"a log is bounded":                              Kit.logIsBounded,
 		"killed at any moment":                          Kit.killedAtAnyMoment,
 		"appetite for processors and disks is bounded":  Kit.appetiteForProcessorsAndDisksIsBounded,
