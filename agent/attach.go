@@ -34,6 +34,7 @@ const socketDir = "/run/weir"
 type attachment struct {
 	tap, speaks bool
 	settles     bool
+	finished    bool // frames come to it as on a wire
 	xdp         bool // takes frames by AF_XDP sockets
 	exports     bool // flows, to the host's collector
 	forwarder   string
@@ -201,7 +202,7 @@ func (f *function) attachment(want api.Function, img image.Image) attachment {
 		next.forwarder = ""
 	}
 	next.settles = img.Contract.Settles && f.a.Switch.Abilities().Settles
-	next.xdp = img.Contract.XDP
+	next.finished, next.xdp = img.Contract.Finished, img.Contract.XDP
 	next.exports = img.Contract.IPFIX && f.a.Collector.IsValid()
 	return next
 }
@@ -230,7 +231,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	if kind != portkind.Veth {
 		return ports, fmt.Errorf("function %s: this agent makes no ports of kind %s", f.name, kind)
 	}
-	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks, Settles: next.settles, Whole: next.xdp}
+	sw := datapath.Function{Name: name, Netns: b.Net(), Forwarder: next.forwarder, Speaks: next.speaks, Settles: next.settles, Whole: next.finished}
 	if sw.Probe, err = f.a.probes.Addresses(f.name); err != nil {
 		return ports, err
 	}
@@ -241,7 +242,7 @@ func (f *function) plug(ctx context.Context, b sandbox.Box, name string, next at
 	if err := f.a.boxes.Plug(b, next.tap, f.mtu); err != nil {
 		return ports, err
 	}
-	if next.xdp { // nothing of a frame that is left to others comes through such a socket
+	if next.finished {
 		for _, side := range flow.SidesOf(next.tap) {
 			if err := f.a.Kernel.Finish(f.a.boxes.Link(b, side)); err != nil {
 				return ports, err

@@ -20,7 +20,7 @@ import (
 const labelPrefix = "weir."
 
 var knownLabels = []string{
-	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelIPFIX, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
+	LabelCapabilities, LabelConfigSchema, LabelExport, LabelForwarder, LabelImport, LabelIPFIX, LabelOffloads, LabelPorts, LabelProbe, LabelReload, LabelRewrites, LabelSettles, LabelSpeaks, LabelUpdate,
 	LabelXDP,
 }
 
@@ -89,6 +89,16 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	}
 	if c.XDP, err = boolLabel(labels, LabelXDP); err != nil {
 		return Contract{}, err
+	}
+	switch o := labels[LabelOffloads]; {
+	case o == "any" && c.XDP:
+		return Contract{}, fmt.Errorf("label %s=any: to AF_XDP sockets (label %s) frames come finished: leave it out", LabelOffloads, LabelXDP)
+	case o == "none" && c.Forwarder != "":
+		return Contract{}, fmt.Errorf("label %s=none: the forwarder %s of the switch takes all frames (label %s), and hands them on as they are", LabelOffloads, c.Forwarder, LabelForwarder)
+	case o == "", o == "any", o == "none":
+		c.Finished = o == "none" || c.XDP
+	default:
+		return Contract{}, fmt.Errorf("label %s: want any or none, not %q", LabelOffloads, o)
 	}
 	if c.XDP && c.Forwarder != "" {
 		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch takes all frames (label %s); none comes to a socket", LabelXDP, c.Forwarder, LabelForwarder)

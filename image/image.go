@@ -21,6 +21,7 @@ const (
 	LabelRewrites     = "weir.rewrites"      // comma-separated header fields it changes; empty none
 	LabelUpdate       = "weir.update"        // "recreate": no two instances at once, a change ends the former one first; default "beside"
 	LabelSettles      = "weir.settles"       // "true": it may settle flows, which then pass it by
+	LabelOffloads     = "weir.offloads"      // "none": frames come to it finished, as on a wire: nothing is left to hardware; default "any"
 	LabelXDP          = "weir.xdp"           // "true": it takes the frames of its ports by AF_XDP sockets, into which the host leads them
 	LabelIPFIX        = "weir.ipfix"         // "true": it exports flows, which the host's agent hands on to a collector
 	LabelReload       = "weir.reload"        // command that has the function take a changed config while it runs; its input is the config
@@ -47,7 +48,8 @@ type Contract struct {
 	Rewrites     []string
 	Recreate     bool // no two instances at once
 	Settles      bool
-	XDP          bool     // takes frames by AF_XDP sockets
+	Finished     bool     // frames come to it as on a wire: cut to its ports' MTU, with checksums
+	XDP          bool     // takes frames by AF_XDP sockets, to which they come finished
 	IPFIX        bool     // exports flows
 	Reload       []string // program and arguments; so are the next two
 	Export       []string

@@ -86,9 +86,9 @@ func (f *Function) join(space string, side flow.Side, addresses []netip.Prefix) 
 	return address(space, addresses)
 }
 
-// finish has frames to the function finished by a link that leads there, if it takes them by AF_XDP sockets, as the agent does.
+// finish has frames to the function finished by a link that leads there, if its image wants them so, as the agent does.
 func (f *Function) finish(space, link string) error {
-	if !f.Image.Contract.XDP {
+	if !f.Image.Contract.Finished {
 		return nil
 	}
 	at, err := netns.At(space)

@@ -173,7 +173,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 			"ref": i.Ref, "digest": i.Digest, "ports": i.Ports, "size_bytes": i.Bytes, "description": i.Description,
 			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers, "signatures": signatures, "sboms": with.SBOMs,
 			"contract": map[string]any{
-				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "ipfix": c.IPFIX, "xdp": c.XDP, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
+				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "ipfix": c.IPFIX, "xdp": c.XDP, "finished": c.Finished, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
 			"example": c.Example,
 		})
@@ -194,6 +194,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 	t.Add("settles flows", yes[c.Settles])
 	t.Add("exports flows", yes[c.IPFIX])
 	t.Add("AF_XDP sockets", yes[c.XDP])
+	t.Add("frames come finished", yes[c.Finished])
 	t.Add("two at once", yes[!c.Recreate])
 	t.Add("takes a config as it runs", yes[c.Reload != nil])
 	t.Add("hands its state over", yes[c.Export != nil])
