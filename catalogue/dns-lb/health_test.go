@@ -49,6 +49,8 @@ func (a *told) has(text string) bool {
 }
 
 // resolve a name through the function; the addresses, or what the answer's code is.
+const noAnswer = "no answer"
+
 func resolve(t *testing.T, r *rig.Rig, name string, kind uint16) string {
 	t.Helper()
 	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.2:53")
@@ -59,7 +61,7 @@ func resolve(t *testing.T, r *rig.Rig, name string, kind uint16) string {
 	must(t, d.WriteMsg(new(dns.Msg).SetQuestion(name, kind)))
 	m, err := d.ReadMsg()
 	if err != nil {
-		return "no answer"
+		return noAnswer
 	}
 	if m.Rcode != 0 {
 		return dns.RcodeToString[m.Rcode]
