@@ -48,9 +48,9 @@ func (a *told) has(text string) bool {
 	return strings.Contains(strings.Join(a.text, "\n"), text)
 }
 
-// resolve a name through the function; the addresses, or what the answer's code is.
 const noAnswer = "no answer"
 
+// resolve a name through the function; the addresses, what the answer's code is, or noAnswer.
 func resolve(t *testing.T, r *rig.Rig, name string, kind uint16) string {
 	t.Helper()
 	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.2:53")
@@ -120,7 +120,7 @@ func TestTargetsThatGoDown(t *testing.T) {
 	becomes("icmp.example.", dns.TypeA, "10.77.0.2")
 	rig.Eventually(t, "the operator is told", func() bool { return raised.has("warning TargetDown 10.77.0.2 is down (tcp port 8080)") })
 	well.Store(false)
-	becomes("http.example.", dns.TypeA, "no answer") // passed on to where nobody is
+	becomes("http.example.", dns.TypeA, noAnswer) // passed on to where nobody is
 	well.Store(true)
 	becomes("http.example.", dns.TypeA, "10.77.0.3")
 	stop["10.77.0.3:8080"]()
