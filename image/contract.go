@@ -90,6 +90,9 @@ func ParseContract(labels map[string]string) (Contract, error) {
 	if c.XDP, err = boolLabel(labels, LabelXDP); err != nil {
 		return Contract{}, err
 	}
+	if c.XDP && c.Forwarder != "" {
+		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch takes all frames (label %s); none comes to a socket", LabelXDP, c.Forwarder, LabelForwarder)
+	}
 	switch o := labels[LabelOffloads]; {
 	case o == "any" && c.XDP:
 		return Contract{}, fmt.Errorf("label %s=any: to AF_XDP sockets (label %s) frames come finished: leave it out", LabelOffloads, LabelXDP)
@@ -99,9 +102,6 @@ func ParseContract(labels map[string]string) (Contract, error) {
 		c.Finished = o == "none" || c.XDP
 	default:
 		return Contract{}, fmt.Errorf("label %s: want any or none, not %q", LabelOffloads, o)
-	}
-	if c.XDP && c.Forwarder != "" {
-		return Contract{}, fmt.Errorf("label %s=true: the forwarder %s of the switch takes all frames (label %s); none comes to a socket", LabelXDP, c.Forwarder, LabelForwarder)
 	}
 	for key, command := range map[string]*[]string{LabelReload: &c.Reload, LabelExport: &c.Export, LabelImport: &c.Import} {
 		if *command, err = commandLabel(labels, key); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -432,13 +433,7 @@ func testLasts(t *testing.T, root string) {
 // Where the kernel has no shortcut, the loop has all segments.
 func testNoShortcut(t *testing.T, root string) {
 	r := rig.New(t, false)
-	r.Do(r.Netns, func() error {
-		other, err := openShortcut("in", "out", "out", make([]byte, 14), []uint16{80}) // it has the table, and another may not
-		if err == nil {
-			t.Cleanup(other.Close)
-		}
-		return err
-	})
+	takeShortcut(t, r)
 	p := launch(t, r, root, ``)
 	p.Await("the kernel has no shortcut")
 	serveSite(t, r, "80")
@@ -448,18 +443,24 @@ func testNoShortcut(t *testing.T, root string) {
 	}
 }
 
+// takeShortcut leaves the function none: another one has the table, which it may not have then.
+func takeShortcut(t *testing.T, r *rig.Rig) {
+	t.Helper()
+	r.Do(r.Netns, func() error {
+		other, err := openShortcut("in", "out", "out", make([]byte, 14), []uint16{80})
+		if err == nil {
+			t.Cleanup(other.Close)
+		}
+		return err
+	})
+}
+
 // Whoever knows the addresses by which the loop speaks to nginx, and the ports' MAC addresses, reaches nginx by the loop alone: by neither port, with the shortcut and without.
 func testInnerAddresses(t *testing.T, root string) {
 	for _, short := range []bool{true, false} {
 		r := rig.New(t, false)
 		if !short {
-			r.Do(r.Netns, func() error {
-				other, err := openShortcut("in", "out", "out", make([]byte, 14), []uint16{80}) // it has the table, and another may not
-				if err == nil {
-					t.Cleanup(other.Close)
-				}
-				return err
-			})
+			takeShortcut(t, r)
 		}
 		p := launch(t, r, root, ``)
 		serveSite(t, r, "80")
@@ -474,31 +475,10 @@ func testInnerAddresses(t *testing.T, root string) {
 			return n
 		}
 		for from, port := range map[*rig.Station]string{r.Client: "in", r.Server: "out"} {
-			var mac net.HardwareAddr
-			r.Do(r.Netns, func() error {
-				l, err := net.InterfaceByName(port)
-				if err == nil {
-					mac = l.HardwareAddr
-				}
-				return err
-			})
-			for _, to := range []net.HardwareAddr{mac, {2, 9, 9, 9, 9, 1}} {
-				for i, sender := range [][]byte{{asClient, 0, 0, 1}, {10, 77, 0, 1}, {dialled, 0, 0, 1}} {
-					f := slices.Concat(to, []byte{2, 9, 9, 9, 9, 2, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0}, sender, []byte{asServer, 0, 0, 1},
-						[]byte{0x20, byte(i), listenFrom >> 8, listenFrom & 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, nf.SYN, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-					var sum uint32
-					for at := 14; at < 34; at += 2 {
-						sum += uint32(f[at])<<8 | uint32(f[at+1])
-					}
-					sum = ^(sum&0xffff + sum>>16)
-					f[24], f[25] = byte(sum>>8), byte(sum)
-					sum = 6 + 20
-					for at := 26; at < 54; at += 2 {
-						sum += uint32(f[at])<<8 | uint32(f[at+1])
-					}
-					sum = ^(sum&0xffff + sum>>16)
-					f[50], f[51] = byte(sum>>8), byte(sum)
-					from.Send(f)
+			for _, to := range []net.HardwareAddr{r.MAC(port), {2, 9, 9, 9, 9, 1}} {
+				for i, sender := range [][4]byte{{asClient, 0, 0, 1}, {10, 77, 0, 1}, {dialled, 0, 0, 1}} {
+					p := nf.Packet{Type: nf.EtherIPv4, Network: 14, Src: netip.AddrFrom4(sender), Dst: address(asServer, 1), SrcPort: uint16(8192 + i), DstPort: listenFrom}
+					from.Send(p.MakeTCP(slices.Concat(to, []byte{2, 9, 9, 9, 9, 2, 8, 0}), nf.Segment{Seq: 1, Flags: nf.SYN, Window: 0xffff}).Data)
 				}
 			}
 		}

@@ -60,18 +60,18 @@ func serve(ctx context.Context, s nf.Start, run, tmp string) error {
 	t := newTranslator(cfg.Ports, stack, func() time.Time { return frames.Now() }, func(d nf.Dir, f nf.Frame) { frames.Send(d, f) })
 	o := s.Options()
 	o.Side, o.Handle, o.Tick = loopLink, t.handle, t.tick
+	closed := []string{o.Out, o.In} // ports from which the kernel's stack takes nothing
 	if short, err := openShortcut(o.In, stackLink, loopLink, t.linkHeader, cfg.Ports); err == nil {
 		defer short.Close()
 		t.short, o.After = short, cfg.Ports
+		if short.atOnce { // at in its table sees to that
+			closed = closed[:1]
+		}
 	} else {
 		s.Log.Info("the kernel has no shortcut: all segments go through the function", "error", err)
 	}
-	deaf := []string{o.Out}
-	if short, ok := t.short.(*kernelShortcut); !ok || !short.atOnce { // else its table sees to that
-		deaf = append(deaf, o.In)
-	}
-	for _, port := range deaf {
-		if err := nf.Deaf(port); err != nil {
+	for _, port := range closed {
+		if err := nf.StrictReversePath(port); err != nil {
 			return err
 		}
 	}

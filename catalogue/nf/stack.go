@@ -39,10 +39,10 @@ func StackLinks(h *netlink.Handle, kernel, loop string, mtu int) (map[string]net
 	return up, nil
 }
 
-// Deaf keeps the stack of the namespace's kernel from taking what comes by a port of the function, where that stack has addresses: they are for the loop's link alone, but the
+// StrictReversePath keeps the stack of the namespace's kernel from taking what comes by a port of the function, where that stack has addresses: they are for the loop's link alone, but the
 // kernel takes what is for them from any interface, if the frame is for its MAC address or comes from a switch that hands it on as such (bpf_redirect_peer from Linux
-// 6.16 on). It does so by the strict reverse path filter: no way to a sender leads back by the port. Needs CAP_NET_ADMIN.
-func Deaf(port string) error {
+// 6.16 on). The strict reverse path filter (RFC 3704) drops it: no way to a sender leads back by the port. Needs CAP_NET_ADMIN.
+func StrictReversePath(port string) error {
 	const inetConf, rpFilter, strict = 1, 8, 1 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
 	l, err := netlink.LinkByName(port)
 	if err != nil {

@@ -99,6 +99,19 @@ func (r *Rig) station(name, port string, addr netip.Addr) *Station {
 	return s
 }
 
+// MAC is the address of one of the function's ports.
+func (r *Rig) MAC(port string) (mac net.HardwareAddr) {
+	r.T.Helper()
+	r.Do(r.Netns, func() error {
+		l, err := net.InterfaceByName(port)
+		if err == nil {
+			mac = l.HardwareAddr
+		}
+		return err
+	})
+	return mac
+}
+
 // Do runs f in a namespace; an error ends the test.
 func (r *Rig) Do(ns string, f func() error) {
 	r.T.Helper()

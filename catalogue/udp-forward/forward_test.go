@@ -103,15 +103,22 @@ func testDatagramsAreSentOn(t *testing.T, sizes []int, args ...string) {
 	}
 }
 
-// Datagrams that a sender lets the hardware cut come to socat as they will be on the wire.
-func TestSocatGetsSingleDatagrams(t *testing.T) {
+// bySocat starts the function with socat, and gives a target that listens and a client of its first relay.
+func bySocat(t *testing.T) (r *rig.Rig, target net.PacketConn, client net.Conn) {
+	t.Helper()
 	socat, err := exec.LookPath("socat")
 	must(t, err)
-	r, _ := start(t, both, "-socat", socat)
-	l := listen(t, r.Server, "10.77.0.2:7001")
-	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.9:7000")
+	r, _ = start(t, both, "-socat", socat)
+	target = listen(t, r.Server, "10.77.0.2:7001")
+	client, err = r.Client.Dial(t.Context(), "udp", "10.77.0.9:7000")
 	must(t, err)
-	defer c.Close()
+	t.Cleanup(func() { client.Close() })
+	return r, target, client
+}
+
+// Datagrams that a sender lets the hardware cut come to socat as they will be on the wire.
+func TestSocatGetsSingleDatagrams(t *testing.T) {
+	_, l, c := bySocat(t)
 	raw, err := c.(*net.UDPConn).SyscallConn()
 	must(t, err)
 	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 400) }))
@@ -134,23 +141,9 @@ func TestSocatGetsSingleDatagrams(t *testing.T) {
 
 // socat gets what the loop gives it, and nothing by a port, whoever knows its inner addresses and the port's MAC address.
 func TestNothingReachesSocatByAPort(t *testing.T) {
-	socat, err := exec.LookPath("socat")
-	must(t, err)
-	r, _ := start(t, both, "-socat", socat)
-	l := listen(t, r.Server, "10.77.0.2:7001")
-	c, err := r.Client.Dial(t.Context(), "udp", "10.77.0.9:7000")
-	must(t, err)
-	defer c.Close()
+	r, l, c := bySocat(t)
 	for s, port := range map[*rig.Station]string{r.Client: "in", r.Server: "out"} {
-		var mac net.HardwareAddr
-		r.Do(r.Netns, func() error {
-			l, err := net.InterfaceByName(port)
-			if err == nil {
-				mac = l.HardwareAddr
-			}
-			return err
-		})
-		header := append([]byte{2, 9, 9, 9, 9, 2}, mac...) // MakeUDP makes an answer
+		header := append([]byte{2, 9, 9, 9, 9, 2}, r.MAC(port)...) // MakeUDP makes an answer
 		for _, from := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, 1}), clientAddress, targetAddress(0)} {
 			for relay := range uint16(3) {
 				p := nf.Packet{Type: nf.EtherIPv4, Network: 14, Src: stackAddress, Dst: from, SrcPort: receiveFrom + relay, DstPort: receiveFrom}

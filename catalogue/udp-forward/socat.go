@@ -54,7 +54,7 @@ type stack struct {
 // openStack makes the link and its routes. From the function's ports the stack takes nothing.
 func openStack(ports ...string) (*stack, error) {
 	for _, p := range ports {
-		if err := nf.Deaf(p); err != nil {
+		if err := nf.StrictReversePath(p); err != nil {
 			return nil, err
 		}
 	}

@@ -164,6 +164,7 @@ func (a *images) inspect() *cobra.Command {
 // tell everything of an image.
 func (a *images) tell(x image.Image, with image.About) error {
 	i, c := itemOf(x), x.Contract
+	offloads := map[bool]string{true: "none", false: "any"}[c.Finished]
 	signatures := []signatureItem{}
 	for _, sig := range with.Signatures {
 		signatures = append(signatures, signatureItem{sig.Name, sig.Digest})
@@ -173,7 +174,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 			"ref": i.Ref, "digest": i.Digest, "ports": i.Ports, "size_bytes": i.Bytes, "description": i.Description,
 			"args": x.Args, "env": x.Env, "working_dir": x.Dir, "user": x.User, "layers": x.Layers, "signatures": signatures, "sboms": with.SBOMs,
 			"contract": map[string]any{
-				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "ipfix": c.IPFIX, "xdp": c.XDP, "finished": c.Finished, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
+				"forwarder": c.Forwarder, "probe": c.Probe, "rewrites": c.Rewrites, "recreate": c.Recreate, "reload": c.Reload, "export": c.Export, "import": c.Import, "settles": c.Settles, "ipfix": c.IPFIX, "xdp": c.XDP, "offloads": offloads, "speaks": c.Speaks, "capabilities": c.Capabilities, "config_schema": c.ConfigSchema,
 			},
 			"example": c.Example,
 		})
@@ -194,7 +195,7 @@ func (a *images) tell(x image.Image, with image.About) error {
 	t.Add("settles flows", yes[c.Settles])
 	t.Add("exports flows", yes[c.IPFIX])
 	t.Add("AF_XDP sockets", yes[c.XDP])
-	t.Add("frames come finished", yes[c.Finished])
+	t.Add("offloads", offloads)
 	t.Add("two at once", yes[!c.Recreate])
 	t.Add("takes a config as it runs", yes[c.Reload != nil])
 	t.Add("hands its state over", yes[c.Export != nil])
